@@ -15,7 +15,7 @@ Without a pager the functions use the default one: see `configure`. docs/PYTHON.
 from __future__ import annotations
 
 from ._array import Array
-from ._create import arange, array, empty, empty_like, full, load, ones, zeros, zeros_like
+from ._create import arange, array, empty, empty_like, full, full_like, load, ones, zeros, zeros_like
 from ._default import configure, default_pager
 from ._files import fromfile, readinto, tofile
 from ._memmap import memmap, open_npy
@@ -40,6 +40,7 @@ __all__ = [
     "empty_like",
     "fromfile",
     "full",
+    "full_like",
     "load",
     "memmap",
     "ones",

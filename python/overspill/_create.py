@@ -69,29 +69,55 @@ def full(
     return made
 
 
-def empty_like(prototype: Any, dtype: Any = None, *, pager: Pager | None = None) -> Array:
-    """As `numpy.empty_like`, in C order unless the prototype is in Fortran's. Without a pager, in the prototype's if it has one."""
+def empty_like(
+    prototype: Any, dtype: Any = None, *, pager: Pager | None = None, policy: str | None = None
+) -> Array:
+    """As `numpy.empty_like`, in C order unless the prototype is in Fortran's. Without a pager, in the prototype's if it has one.
+
+    `policy` as for `empty`; the prototype's own is not taken over.
+    """
     like = np.asarray(prototype)
     order = "F" if like.flags.f_contiguous and not like.flags.c_contiguous else "C"
     pager = pager or getattr(prototype, "pager", None)
-    return empty(like.shape, like.dtype if dtype is None else dtype, order, pager=pager)
+    return empty(like.shape, like.dtype if dtype is None else dtype, order, pager=pager, policy=policy)
 
 
-def zeros_like(prototype: Any, dtype: Any = None, *, pager: Pager | None = None) -> Array:
+def zeros_like(
+    prototype: Any, dtype: Any = None, *, pager: Pager | None = None, policy: str | None = None
+) -> Array:
     """As `empty_like`, which is zero anyway."""
-    return empty_like(prototype, dtype, pager=pager)
+    return empty_like(prototype, dtype, pager=pager, policy=policy)
 
 
-def array(source: Any, dtype: Any = None, order: Any = "C", *, pager: Pager | None = None) -> Array:
-    """A copy of an array, or of a sequence, in a pager's memory."""
+def full_like(
+    prototype: Any, fill_value: Any, dtype: Any = None, *, pager: Pager | None = None, policy: str | None = None
+) -> Array:
+    """As `empty_like`, filled with a value."""
+    made = empty_like(prototype, dtype, pager=pager, policy=policy)
+    made[...] = fill_value
+    return made
+
+
+def array(
+    source: Any, dtype: Any = None, order: Any = "C", *, pager: Pager | None = None, policy: str | None = None
+) -> Array:
+    """A copy of an array, or of a sequence, in a pager's memory. `policy` as for `empty`."""
     source = np.asarray(source)
-    made = empty(source.shape, source.dtype if dtype is None else dtype, order, pager=pager)
+    made = empty(source.shape, source.dtype if dtype is None else dtype, order, pager=pager, policy=policy)
     np.copyto(made, source, casting="unsafe")
     return made
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, pager: Pager | None = None) -> Array:
-    """As `numpy.arange`, computed in pieces."""
+def arange(
+    start: Any,
+    stop: Any = None,
+    step: Any = 1,
+    dtype: Any = None,
+    *,
+    pager: Pager | None = None,
+    policy: str | None = None,
+) -> Array:
+    """As `numpy.arange`, computed in pieces. `policy` as for `empty`."""
     if stop is None:
         start, stop = 0, start
     if step == 0:
@@ -100,7 +126,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, pa
     if not np.issubdtype(dtype, np.number):
         raise TypeError(f"numbers are needed, not {dtype}")
     count = max(math.ceil((stop - start) / step), 0)
-    made = empty(count, dtype, pager=pager)
+    made = empty(count, dtype, pager=pager, policy=policy)
     first = made.dtype.type(start)
     each = made.dtype.type(start + step) - first  # as numpy.arange has it
     for at in range(0, count, CHUNK_ELEMENTS):
@@ -109,11 +135,11 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, pa
     return made
 
 
-def load(file: str | os.PathLike[str], *, pager: Pager | None = None) -> Array:
-    """The array of a .npy file, read into a pager's memory."""
+def load(file: str | os.PathLike[str], *, pager: Pager | None = None, policy: str | None = None) -> Array:
+    """The array of a .npy file, read into a pager's memory. `policy` as for `empty`."""
     with open(file, "rb") as opened:
         shape, fortran, dtype = read_head(opened)
-        made = empty(shape, dtype, "F" if fortran else "C", pager=pager)
+        made = empty(shape, dtype, "F" if fortran else "C", pager=pager, policy=policy)
         got = _files.readinto(opened, made)
     if got != made.nbytes:
         raise EOFError(f"{os.fspath(file)} ends {made.nbytes - got} bytes before its array does")

@@ -100,21 +100,31 @@ def _pieces(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 
 def fromfile(
-    file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0, *, pager: Pager | None = None
+    file: Any,
+    dtype: Any = float,
+    count: int = -1,
+    sep: str = "",
+    offset: int = 0,
+    *,
+    pager: Pager | None = None,
+    policy: str | None = None,
 ) -> np.ndarray[Any, Any]:
-    """As `numpy.fromfile`, into a pager's memory. Reads binary files only. `file` is a path or an open file that knows its place."""
+    """As `numpy.fromfile`, into a pager's memory. Reads binary files only. `file` is a path or an open file that knows its place.
+
+    `policy` as for `overspill.empty`.
+    """
     from ._create import empty
 
     if sep:
         raise ValueError("fromfile reads binary files: use overspill.array(numpy.fromfile(file, sep=...)) for text")
     if isinstance(file, str | os.PathLike):
         with open(file, "rb") as opened:
-            return fromfile(opened, dtype, count, offset=offset, pager=pager)
+            return fromfile(opened, dtype, count, offset=offset, pager=pager, policy=policy)
     dtype = np.dtype(dtype)
     file.seek(offset, os.SEEK_CUR)
     here = file.tell()
     there = max((file.seek(0, os.SEEK_END) - here) // dtype.itemsize, 0)
     file.seek(here)
-    made = empty(there if count < 0 else min(count, there), dtype, pager=pager)
+    made = empty(there if count < 0 else min(count, there), dtype, pager=pager, policy=policy)
     got = readinto(file, made)
     return made[: got // dtype.itemsize]

@@ -53,12 +53,13 @@ def policy_of(array: Any) -> str:
     return _overspill.policy_of(_addresses(array)[0])
 
 
-def set_policy(array: Any, policy: str) -> None:
+def set_policy(array: Any, policy: str | None) -> None:
     """Gives the memory that an array or view uses a replacement policy of its own, or changes that, while it is in use.
 
-    `policy` is one of `POLICIES`, with parameters if you like. It is for the whole array that was made, whatever part of it is
-    given here, and ends with it. The pager's budget stays one for all: policies with the most pages for their share give them up,
-    and shares follow use. `Pager.stats()["policies"]` has what became of the pages of each. At most 254 arrays of a pager have one.
+    `policy` is one of `POLICIES`, with parameters if you like, or None for the pager's again. It is for the whole array that was
+    made, whatever part of it is given here, and ends with it. The pager's budget stays one for all: policies with the most pages
+    for their share give them up, and shares follow use. `Pager.stats()["policies"]` has what became of the pages of each, and
+    which array it is for: the name of its file, or its size and place. At most 254 arrays of a pager have one.
     """
     _overspill.set_policy(_addresses(array)[0], policy)
 

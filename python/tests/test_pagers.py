@@ -65,6 +65,8 @@ def test_an_array_has_a_policy_of_its_own(tmp_path: Path) -> None:
         assert table.sum() == np.arange(BUDGET // 8).sum() and index.sum() == len(index) and log.sum() == 2 * len(log)
         rows = pager.stats()["policies"]
         assert [row["policy"] for row in rows] == ["use-once", "fifo", "drop-behind"]
+        assert rows[0]["region"] == "" and rows[1]["region"].startswith(f"{log.nbytes >> 10} KiB at 0x")
+        assert rows[2]["region"] == str(tmp_path / "table.npy")
         assert rows[1]["evicted"] > 0 and all(row["resident"] > 0 and row["share"] > 0 for row in rows)
         overspill.set_policy(log[:10], "2q:kin=0.2")
         overspill.set_policy(index, "lru")
@@ -79,6 +81,29 @@ def test_an_array_has_a_policy_of_its_own(tmp_path: Path) -> None:
             assert overspill.policy_of(overspill.memmap(opened, np.uint8, "r", pager=pager, policy="sieve")) == "sieve"
         del log, table
         assert [row["policy"] for row in pager.stats()["policies"]] == ["use-once", "lru"]
+        overspill.set_policy(index, None)
+        assert overspill.policy_of(index) == "use-once" and len(pager.stats()["policies"]) == 1
+        assert index.sum() == len(index)
+
+
+def test_all_that_make_arrays_take_a_policy(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(10))
+    with Pager(BUDGET, tmp_path) as pager:
+        prototype = pager.zeros(10)
+        for make in [
+            lambda policy: overspill.ones(10, pager=pager, policy=policy),
+            lambda policy: overspill.full(10, 2, pager=pager, policy=policy),
+            lambda policy: overspill.array([1, 2], pager=pager, policy=policy),
+            lambda policy: overspill.arange(10, pager=pager, policy=policy),
+            lambda policy: overspill.load(tmp_path / "a.npy", pager=pager, policy=policy),
+            lambda policy: overspill.fromfile(tmp_path / "a.npy", np.uint8, pager=pager, policy=policy),
+            lambda policy: overspill.empty_like(prototype, policy=policy),
+            lambda policy: overspill.zeros_like(prototype, policy=policy),
+            lambda policy: overspill.full_like(prototype, 3.0, policy=policy),
+        ]:
+            assert overspill.policy_of(make("fifo")) == "fifo"
+            assert overspill.policy_of(make(None)) == "use-once"
+        assert (overspill.full_like(prototype, 3.0) == 3.0).all()
 
 
 @pytest.mark.parametrize("policy", overspill.POLICIES)

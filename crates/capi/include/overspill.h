@@ -221,7 +221,7 @@ int overspill_pager_first_loss(const overspill_pager *pager, char *text, size_t 
 /* Stores the bytes in use of the pager's own tables, which the budget does not cover. Walks some of the tables. */
 int overspill_pager_metadata_bytes(const overspill_pager *pager, uint64_t *bytes);
 
-/* A replacement policy in use, and what became of its pages. The text is valid during the call that gets this. The first two
+/* A replacement policy in use, and what became of its pages. The texts are valid during the call that gets this. The first two
    figures are numbers of now, the others count from the beginning; all in pages of OVERSPILL_PAGE_SIZE bytes. */
 typedef struct overspill_policy_use {
     const char *policy; /* as for overspill_options_policy */
@@ -231,6 +231,7 @@ typedef struct overspill_policy_use {
     uint64_t rescued;   /* touched after that, in time to stay */
     uint64_t evicted;
     uint64_t refaults;  /* read again after that, while a thread waited */
+    const char *region; /* which region has it: the name of its file, or its size and place. "" for the pager's */
 } overspill_policy_use;
 
 /* Calls `each` for every policy in use: first the pager's, then those that regions and files have for themselves. `each` must
@@ -322,8 +323,8 @@ typedef struct overspill_region overspill_region;
    OVERSPILL_E_REGION_SIZE, OVERSPILL_E_TOO_MANY_REGIONS, OVERSPILL_E_MAP. */
 int overspill_region_new(const overspill_pager *pager, size_t bytes, overspill_region **region);
 
-/* Gives the region a replacement policy of its own, or changes that, while it is in use; `policy` as for overspill_options_policy.
-   Two regions that ask for the same have one each. The pager's budget stays one for all: policies with the most pages for their
+/* Gives the region a replacement policy of its own, or changes that, while it is in use; `policy` as for overspill_options_policy,
+   or NULL for the pager's again. Two regions that ask for the same have one each. The pager's budget stays one for all: policies with the most pages for their
    share give them up, and shares follow use (docs/POLICIES.md). The policy ends with the region. Errors: OVERSPILL_E_POLICY, with
    the names of all policies in the message; OVERSPILL_E_TOO_MANY_POLICIES. */
 int overspill_region_set_policy(const overspill_region *region, const char *policy);
@@ -506,6 +507,10 @@ typedef struct overspill_arena overspill_arena;
 /* Makes an arena for blocks of `bytes` bytes together. It counts as a region of that size. Memory is taken as it is used.
    Errors: as of overspill_region_new. */
 int overspill_arena_new(const overspill_pager *pager, size_t bytes, overspill_arena **arena);
+
+/* The arena's replacement policy, as overspill_region_set_policy and overspill_region_policy. */
+int overspill_arena_set_policy(const overspill_arena *arena, const char *policy);
+int overspill_arena_policy(const overspill_arena *arena, char *text, size_t size, size_t *length);
 
 /* Unmaps the arena with all its blocks; NULL is ignored. */
 void overspill_arena_free(overspill_arena *arena);

@@ -145,7 +145,8 @@ struct swap_device {
 /// A replacement policy in use.
 struct policy_use {
     std::string policy;
-    overspill_policy_use counts; ///< its text is null
+    std::string region;          ///< which one has it; empty for the pager's
+    overspill_policy_use counts; ///< its texts are null
 };
 
 /// A pager. Regions and arenas keep what they need of it, so it may be destroyed before them.
@@ -174,8 +175,8 @@ public:
         return detail::all<policy_use, overspill_policy_use>(
             [this](auto each, void *context) { return overspill_pager_policies(get(), each, context); },
             [](const overspill_policy_use &use) {
-                policy_use found{use.policy, use};
-                found.counts.policy = nullptr;
+                policy_use found{use.policy, use.region, use};
+                found.counts.policy = found.counts.region = nullptr;
                 return found;
             });
     }
@@ -297,6 +298,8 @@ public:
 #endif
     /// Gives it a policy of its own, or changes that.
     void set_policy(const std::string &policy) const { check(overspill_region_set_policy(get(), policy.c_str())); }
+    /// It has the pager's again.
+    void reset_policy() const { check(overspill_region_set_policy(get(), nullptr)); }
     /// Its own policy, or else the pager's.
     std::string policy() const {
         return detail::text([&](char *text, std::size_t size, std::size_t *length) {
@@ -379,6 +382,8 @@ public:
     void punch(std::size_t offset, std::size_t length = rest) const { check(overspill_file_punch(get(), offset, length)); }
     /// Gives it a policy of its own, or changes that.
     void set_policy(const std::string &policy) const { check(overspill_file_set_policy(get(), policy.c_str())); }
+    /// It has the pager's again.
+    void reset_policy() const { check(overspill_file_set_policy(get(), nullptr)); }
     /// Its own policy, or else the pager's.
     std::string policy() const {
         return detail::text([&](char *text, std::size_t size, std::size_t *length) {
@@ -411,6 +416,16 @@ public:
         overspill_arena *handle = nullptr;
         check(overspill_arena_new(pager.get(), bytes, &handle));
         handle_.reset(handle);
+    }
+    /// Gives it a policy of its own, or changes that.
+    void set_policy(const std::string &policy) const { check(overspill_arena_set_policy(get(), policy.c_str())); }
+    /// It has the pager's again.
+    void reset_policy() const { check(overspill_arena_set_policy(get(), nullptr)); }
+    /// Its own policy, or else the pager's.
+    std::string policy() const {
+        return detail::text([&](char *text, std::size_t size, std::size_t *length) {
+            return overspill_arena_policy(get(), text, size, length);
+        });
     }
     std::size_t capacity() const noexcept { return overspill_arena_capacity(get()); }
     std::uint64_t used() const noexcept { return overspill_arena_used(get()); }

@@ -1,8 +1,8 @@
 //! Arenas.
 
-use crate::border::{Failure, ask, call, free, give, handle, here, place};
+use crate::border::{Failure, ask, call, free, give, hand_out, handle, here, place, policy};
 use overspill::{Arena, Pager};
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
 
 /// The alignment of `max_align_t`.
@@ -57,6 +57,23 @@ unsafe fn arena_of<'a>(arena: *const Arena) -> Result<&'a Arena, Failure> {
     let arena = unsafe { handle(arena, "arena")? };
     here(arena.pager())?;
     Ok(arena)
+}
+
+/// Gives it a policy of its own, or the pager's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_arena_set_policy(arena: *const Arena, name: *const c_char) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let (arena, policy) = unsafe { (arena_of(arena)?, policy(name)?) };
+        Ok(policy.map_or_else(|| arena.reset_policy(), |policy| arena.set_policy(&policy))?)
+    })
+}
+
+/// Its policy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_arena_policy(arena: *const Arena, to: *mut c_char, size: usize, length: *mut usize) -> c_int {
+    // SAFETY: the header's contract.
+    call(|| unsafe { hand_out(&arena_of(arena)?.policy(), to, size, length) })
 }
 
 /// A block.

@@ -231,6 +231,15 @@ pub unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<std::borrow::C
     unsafe { bytes(text, what) }.map(OsStr::to_string_lossy)
 }
 
+/// The policy that C asks for; `None` (NULL) is the pager's.
+///
+/// # Safety
+/// As [`bytes`].
+pub unsafe fn policy<'a>(text: *const c_char) -> Result<Option<std::borrow::Cow<'a, str>>, Failure> {
+    // SAFETY: the caller's promise.
+    if text.is_null() { Ok(None) } else { unsafe { self::text(text, "policy") }.map(Some) }
+}
+
 /// Hands a text out, as snprintf does.
 ///
 /// # Safety

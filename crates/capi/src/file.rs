@@ -1,6 +1,6 @@
 //! Regions of files.
 
-use crate::border::{Failure, Outcome, bytes, call, free, give, hand_out, handle, here, place, text, wired, within};
+use crate::border::{Failure, Outcome, bytes, call, free, give, hand_out, handle, here, place, policy, wired, within};
 use overspill::{Access, FileOptions, FileRegion, Pager};
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -165,11 +165,13 @@ unsafe fn alone(file: *const File, run: impl FnOnce(&mut FileRegion) -> Outcome)
     })
 }
 
-/// Gives it a policy of its own.
+/// Gives it a policy of its own, or the pager's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn overspill_file_set_policy(file: *const File, policy: *const c_char) -> c_int {
-    // SAFETY: the header's contract.
-    let set = |region: &FileRegion, _| unsafe { Ok(region.set_policy(&text(policy, "policy")?)?) };
+pub unsafe extern "C" fn overspill_file_set_policy(file: *const File, name: *const c_char) -> c_int {
+    let set = |region: &FileRegion, _| {
+        // SAFETY: the header's contract.
+        Ok(unsafe { policy(name)? }.map_or_else(|| region.reset_policy(), |policy| region.set_policy(&policy))?)
+    };
     // SAFETY: the header's contract.
     unsafe { ranged(file, 0, 0, set) }
 }

@@ -55,6 +55,7 @@ pub struct PolicyUse {
     rescued: u64,
     evicted: u64,
     refaults: u64,
+    region: *const c_char,
 }
 
 /// Lists policies.
@@ -68,10 +69,11 @@ pub unsafe extern "C" fn overspill_pager_policies(
         // SAFETY: the header's contract.
         let pager = here(unsafe { handle(pager, "pager")? })?;
         let each = each.ok_or_else(|| Failure::argument("the function to call is NULL"))?;
-        for (policy, counts) in pager.policies() {
-            let policy = CString::new(policy).unwrap_or_default(); // a policy's text has no zero
-            let PolicyCounts { resident, share, victims, rescued, evicted, refaults, .. } = counts;
-            each(&PolicyUse { policy: policy.as_ptr(), resident, share, victims, rescued, evicted, refaults }, context);
+        for used in pager.policies() {
+            let [policy, region] = [used.policy, used.region].map(|text| CString::new(text).unwrap_or_default()); // without zeroes
+            let PolicyCounts { resident, share, victims, rescued, evicted, refaults, .. } = used.counts;
+            let (policy, region) = (policy.as_ptr(), region.as_ptr());
+            each(&PolicyUse { policy, resident, share, victims, rescued, evicted, refaults, region }, context);
         }
         Ok(())
     })

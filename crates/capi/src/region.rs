@@ -1,6 +1,6 @@
 //! Regions.
 
-use crate::border::{Failure, Outcome, call, free, give, hand_out, handle, here, place, text, wired, within};
+use crate::border::{Failure, Outcome, call, free, give, hand_out, handle, here, place, policy, wired, within};
 use overspill::{Pager, Region};
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -51,11 +51,13 @@ unsafe fn ranged(region: *const Region, offset: usize, length: usize, run: impl 
     })
 }
 
-/// Gives it a policy of its own.
+/// Gives it a policy of its own, or the pager's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn overspill_region_set_policy(region: *const Region, policy: *const c_char) -> c_int {
-    // SAFETY: the header's contract.
-    let set = |region: &Region, _| unsafe { Ok(region.set_policy(&text(policy, "policy")?)?) };
+pub unsafe extern "C" fn overspill_region_set_policy(region: *const Region, name: *const c_char) -> c_int {
+    let set = |region: &Region, _| {
+        // SAFETY: the header's contract.
+        Ok(unsafe { policy(name)? }.map_or_else(|| region.reset_policy(), |policy| region.set_policy(&policy))?)
+    };
     // SAFETY: the header's contract.
     unsafe { ranged(region, 0, 0, set) }
 }

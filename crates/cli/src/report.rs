@@ -3,7 +3,7 @@
 use crate::printable;
 use crate::supervise::End;
 use overspill_linux::size::human;
-use overspill_linux::status_file::{LockHolds, Snapshot};
+use overspill_linux::status_file::{LockHolds, PolicySeen, Snapshot};
 use overspill_vm::status::Outcome;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -82,6 +82,11 @@ fn rows(seen: &Snapshot) -> String {
     };
 
     row("policy", std::slice::from_ref(&seen.policy));
+    for used in &seen.policies {
+        let whose = if used.region.is_empty() { "the pager's" } else { &used.region };
+        let counts = used.counts.iter().map(|(name, count)| format!("{} {name}", grouped(*count)));
+        row("", &[format!("{} ({}): {}", used.policy, printable(whose), counts.collect::<Vec<_>>().join(", "))]);
+    }
     row(
         "memory",
         &[
@@ -282,9 +287,17 @@ pub fn json(seen: &Snapshot) -> Map<String, Value> {
     }
     let transitions: Map<_, _> = seen.transitions.iter().map(|(name, count)| ((*name).to_owned(), (*count).into())).collect();
     map.insert("policy_transitions".into(), transitions.into());
+    let policies: Vec<_> = seen.policies.iter().map(policy).collect();
+    map.insert("policies".into(), policies.into());
     let locks: Map<_, _> = seen.locks.iter().map(|lock| (lock.name.to_owned(), holds(lock))).collect();
     map.insert("lock_holds".into(), locks.into());
     map
+}
+
+fn policy(used: &PolicySeen) -> Value {
+    let mut map = Map::from_iter([("policy", &used.policy), ("region", &used.region)].map(|(key, text)| (key.into(), json!(text))));
+    map.extend(used.counts.iter().map(|(name, count)| ((*name).into(), json!(count))));
+    map.into()
 }
 
 fn holds(lock: &LockHolds) -> Value {
@@ -423,6 +436,24 @@ mod tests {
             assert!(text.contains(words), "{words} in {text}");
         }
         assert!(!text.contains("trouble") && !text.contains("new_to_queue"), "{text}");
+    }
+
+    #[test]
+    fn policies_of_regions_are_shown() {
+        assert!(seen().policies.is_empty(), "the pager's alone");
+        let status = Status::default();
+        status.policy.set(b"use-once");
+        status.policies[2].policy.set(b"fifo");
+        status.policies[2].region.set(b"log\x1b.bin");
+        let mut counts = overspill_vm::PolicyCounts::default();
+        counts.resident = 1234;
+        status.policies[2].show(&counts);
+        let seen = Snapshot::of(&status);
+        let text = rows(&seen);
+        assert!(text.contains("use-once (the pager's): 0 resident, "), "{text}");
+        assert!(text.contains("fifo (log\u{fffd}.bin): 1,234 resident, 0 share, "), "{text}");
+        let json = &json(&seen)["policies"];
+        assert_eq!((&json[1]["policy"], &json[1]["resident"], &json[0]["region"]), (&json!("fifo"), &json!(1234), &json!("")));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::wake_policy::WakePolicy;
 use overspill_machine::errno;
 use overspill_machine::kernel::{Advice, Fixed, IoVec, Kernel, Touch, prot};
 use overspill_store::PageBytes;
+use overspill_vm::types::PAGE_SHIFT;
 
 const _: () = {
     assert!(errno::ENOENT == libc::ENOENT && errno::EIO == libc::EIO && errno::EAGAIN == libc::EAGAIN);
@@ -185,8 +186,8 @@ impl Kernel for Linux {
     fn drop_cached(fd: i32, offset: u64, len: usize) {
         sys::drop_cached(fd, offset, len);
     }
-    fn copy_of_program(at: usize, to: &mut PageBytes) -> bool {
-        sys::read_own(at, to).is_ok()
+    fn copy_of_program(at: usize, to: &mut [PageBytes]) -> usize {
+        sys::copy_own(at, to.as_flattened_mut()).unwrap_or(0) >> PAGE_SHIFT
     }
     fn wake(uffd: i32, at: usize, len: usize) {
         uffd::wake(uffd, at, len);

@@ -81,7 +81,8 @@ pub mod home {
 /// Page-in, on Linux.
 pub mod reader {
     pub use overspill_machine::reader::{
-        After, CLUSTERS, READS_MAX, SINGLES, TOKEN_OTHER, arrived, buffer_pages, count_io, deep_pages, file_pages, read_more,
+        After, CLUSTERS, READS_MAX, SINGLES, TOKEN_OTHER, arrived, buffer_pages, count_io, deep_pages, file_pages, long_pages,
+        read_more,
     };
 
     /// [`overspill_machine::reader::Reader`].

@@ -208,8 +208,21 @@ pub struct Snapshot {
     pub counters: Vec<(&'static Info, u64)>,
     /// The policy's transitions from queue to queue: name and count.
     pub transitions: Vec<(&'static str, u64)>,
+    /// The policies at work if there are several: the pager's, and those of regions that have one of their own.
+    pub policies: Vec<PolicySeen>,
     /// How long the locks were held.
     pub locks: Vec<LockHolds>,
+}
+
+/// A policy at work.
+#[derive(Clone, Debug)]
+pub struct PolicySeen {
+    /// As it is set.
+    pub policy: String,
+    /// Which region has it; empty for the pager's.
+    pub region: String,
+    /// What became of its pages.
+    pub counts: [(&'static str, u64); 6],
 }
 
 /// How long one lock was held each time.
@@ -256,6 +269,14 @@ impl Snapshot {
         status.counters.for_each(|info, value| counters.push((info, value)));
         let mut transitions = Vec::new();
         status.transitions.for_each(|name, count| transitions.push((name, count)));
+        let mut policies = Vec::new();
+        for (at, row) in status.policies.iter().enumerate() {
+            let policy = if at == 0 { &status.policy } else { &row.policy };
+            if !policy.is_empty() {
+                policies.push(PolicySeen { policy: string(policy), region: string(&row.region), counts: row.counts() });
+            }
+        }
+        policies.truncate(if policies.len() > 1 { policies.len() } else { 0 });
         // The time since the pager's start, by both clocks. (Both are clocks of the machine, not of the program.)
         let ns = sys::now_ns().saturating_sub(status.start_ns.load(Relaxed));
         let ticks = sys::cycles().saturating_sub(status.start_ticks.load(Relaxed));
@@ -272,6 +293,7 @@ impl Snapshot {
             loss: string(&status.loss),
             counters,
             transitions,
+            policies,
             locks: status.locks.each().map(|(name, times)| LockHolds::of(name, times, ns_per_tick)).into(),
         }
     }

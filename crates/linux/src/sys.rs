@@ -91,10 +91,18 @@ pub fn close(fd: i32) -> Result<(), Errno> {
 /// EFAULT if some of it is not mapped.
 pub fn read_own(from: usize, to: &mut [u8]) -> Result<(), Errno> {
     let len = to.len();
+    if copy_own(from, to)? == len { Ok(()) } else { Err(libc::EFAULT) }
+}
+
+/// The same as far as it is mapped, page by page. Returns how many bytes that is.
+///
+/// # Errors
+/// EFAULT if the first of it is not mapped.
+pub fn copy_own(from: usize, to: &mut [u8]) -> Result<usize, Errno> {
+    let len = to.len();
     let (local, remote) = (IoVec { base: to.as_mut_ptr() as usize, len }, IoVec { base: from, len });
     // SAFETY: the kernel writes within the slice, and itself checks whether there is anything to read.
-    let n = unsafe { sys!(libc::SYS_process_vm_readv, getpid(), &raw const local, 1, &raw const remote, 1, 0) }?;
-    if n == len { Ok(()) } else { Err(libc::EFAULT) }
+    unsafe { sys!(libc::SYS_process_vm_readv, getpid(), &raw const local, 1, &raw const remote, 1, 0) }
 }
 
 /// madvise(2) with an advice that does not change what the program reads, or on memory that is the pager's own.

@@ -105,23 +105,28 @@ impl<K: Kernel> Flusher<K> {
     fn compare(&mut self, machine: &Machine<K>) -> Option<PageIndex> {
         self.tags.clear();
         let mut missing = None;
-        for i in 0..self.batch.len() {
-            let flush = self.batch[i];
-            let buffer = self.page(i);
-            // SAFETY: a page of this flush's own buffer.
-            let bytes = unsafe { &mut *(buffer as *mut PageBytes) };
+        while self.tags.len() < self.batch.len() {
+            let at = self.tags.len();
+            let flush = self.batch[at];
+            let follows = |(n, next): (usize, &Flush)| next.parked.is_none() && next.page.raw() == flush.page.raw() + n as u64;
+            let mapped = self.batch[at..].iter().enumerate().take_while(|next| follows(*next)).count();
+            // SAFETY: pages of this flush's own buffer.
+            let pages = unsafe { core::slice::from_raw_parts_mut(self.page(at) as *mut PageBytes, mapped.max(1)) };
             let copied = match flush.parked {
-                Some(_) => self.copy_parked(machine, &flush, bytes),
+                Some(_) => usize::from(self.copy_parked(machine, &flush, &mut pages[0])),
                 None => {
                     let addr = machine.map.read().addr(flush.page);
-                    K::copy_of_program(addr, bytes)
+                    K::copy_of_program(addr, pages)
                 }
             };
-            let tag = if copied { machine.content.fingerprint(flush.page, bytes) } else { Tag::UNKNOWN };
-            if !copied && missing.is_none() {
-                missing = Some(flush.page.index());
+            if copied == 0 {
+                missing = missing.or(Some(flush.page.index()));
+                self.tags.push(Tag::UNKNOWN);
             }
-            self.tags.push(if tag == flush.base { Tag::UNKNOWN } else { tag });
+            for (flush, bytes) in self.batch[at..].iter().zip(&pages[..copied]) {
+                let tag = machine.content.fingerprint(flush.page, bytes);
+                self.tags.push(if tag == flush.base { Tag::UNKNOWN } else { tag });
+            }
         }
         let mut core = machine.core.lock();
         for (flush, tag) in self.batch.iter().zip(&self.tags) {

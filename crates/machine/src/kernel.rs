@@ -158,9 +158,10 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     }
     /// Drops what the kernel has cached of a part of a file, if it can.
     fn drop_cached(_: i32, _: u64, _: usize) {}
-    /// Copies a page of the program's. Returns whether it was there; the thread may also wait until it is.
-    fn copy_of_program(_: usize, _: &mut PageBytes) -> bool {
-        false
+    /// Copies neighbouring pages of the program's. Returns how many: up to the first that is not there. The thread may also wait
+    /// until a page is.
+    fn copy_of_program(_: usize, _: &mut [PageBytes]) -> usize {
+        0
     }
     /// Wakes threads that wait for pages of the range, so that they look again. `uffd`: its [`Uffd::raw`].
     fn wake(uffd: i32, at: usize, len: usize);
@@ -275,8 +276,6 @@ pub enum Mistake {
     SyncsSideBySide,
     /// The page daemon drops pages that a reader has passed where they are, though the program may have changed them.
     DropsWhatMayChange,
-    /// A region's policy ends although the last pages of the region are still to be given up in steps: nobody knows them then.
-    EndsPoliciesEarly,
 }
 
 /// A piece of advice to the kernel.

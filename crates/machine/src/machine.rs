@@ -335,17 +335,39 @@ impl<K: Kernel> Machine<K> {
     #[must_use]
     pub fn set_policy_of(&self, object: ObjectId, spec: &Spec) -> bool {
         let new = self.core.lock().vm.make_policy(spec);
-        let old = self.core.lock().vm.set_policy_of(object, new);
+        let (mut name, mut region) = (Packet::new(), Packet::new());
+        let _ = write!(name, "{spec}");
+        self.put_name(&self.map.read(), object, &mut region);
+        let mut core = self.core.lock();
+        let old = core.vm.set_policy_of(object, new);
+        if let Some(row) = core.vm.own_policy(object).filter(|_| old.is_ok()).and_then(|number| self.status.policies.get(number)) {
+            row.policy.set(name.bytes());
+            row.region.set(region.bytes());
+        }
+        drop(core);
         old.is_ok() // what it holds is dropped outside of the lock
     }
 
-    /// The object has the pager's policy again, if it had one of its own. => its range is unmapped
+    /// The object has the pager's policy again, if it had one of its own.
     pub fn end_policy_of(&self, object: ObjectId) {
-        if !K::mistake(Mistake::EndsPoliciesEarly) {
-            self.catch_up(); // the last pages may be still to be given up
+        let mut core = self.core.lock();
+        let number = core.vm.own_policy(object);
+        let old = core.vm.end_policy_of(object);
+        if let Some(row) = number.and_then(|number| self.status.policies.get(number)) {
+            row.policy.set(b"");
+            row.region.set(b"");
         }
-        let old = self.core.lock().vm.end_policy_of(object);
+        drop(core);
         drop(old); // outside of the lock
+    }
+
+    /// Writes how users know the object's region: by the name of its file, or by its size and place.
+    pub fn put_name(&self, map: &Space<K>, object: ObjectId, to: &mut Packet) {
+        if let Some(home) = map.home(object) {
+            to.put(home.name.bytes());
+        } else if let Some(range) = map.origins.get(object.0 as usize).and_then(|start| map.ranges.find(*start)) {
+            let _ = write!(to, "{} KiB at {:#x}", (range.end - range.start) >> 10, range.start);
+        }
     }
 
     /// Reports that the page at `location` is lost. Only the first loss is kept. => its device is still there

@@ -75,6 +75,30 @@ impl Arena {
         self.0.region.pager()
     }
 
+    /// Gives the arena a replacement policy of its own, or changes that; see [`Region::set_policy`].
+    ///
+    /// # Errors
+    /// As [`Region::set_policy`].
+    pub fn set_policy(&self, policy: &str) -> Result<(), Error> {
+        self.0.region.set_policy(policy)
+    }
+
+    /// The arena has the pager's policy from now on; see [`Region::reset_policy`].
+    ///
+    /// # Errors
+    /// As [`Region::reset_policy`].
+    pub fn reset_policy(&self) -> Result<(), Error> {
+        self.0.region.reset_policy()
+    }
+
+    /// The replacement policy of the arena: its own, or else the pager's.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn policy(&self) -> String {
+        self.0.region.policy()
+    }
+
     /// The size of its region, in bytes.
     pub fn capacity(&self) -> usize {
         self.0.region.len().next_multiple_of(PAGE_SIZE)

@@ -229,7 +229,7 @@ impl Builder {
         if !self.manual_daemon && delivery == Delivery::InThread {
             let (mut core, pages) = (machine.core.lock(), reader::deep_pages(cluster_pages) as u32);
             core.vm.charge(pages);
-            core.vm.set_under_way_max(pages);
+            core.vm.set_under_way_max(pages, 0);
             core.vm.set_drops();
         }
         let quit = reads::event().map_err(|e| Error::Resources(os(e)))?;

@@ -224,12 +224,18 @@ fn read(shared: &Shared, read: Read) {
     }
 }
 
-/// Gives readahead to the reader thread, or does it in this thread if the queue is full (or tests have no reader thread).
+/// Gives readahead to the reader thread, or does it in this thread if the queue is full (or tests have no reader thread). A read
+/// that is too long for this thread's buffers waits for room: the reader thread waits for no faulting thread.
 fn hand_over(shared: &Shared, read: Read) {
     let mut next = Some(read);
     while let Some(read) = next {
-        next = queue_up(shared, read)
-            .and_then(|read| reads::read_here(&shared.machine, shared.buffers(), &read, |next| queue_up(shared, next)));
+        next = match queue_up(shared, read) {
+            Some(long) if long.op.count as usize > shared.cluster_pages => {
+                shared.queue.push_patiently(long);
+                None
+            }
+            full => full.and_then(|read| reads::read_here(&shared.machine, shared.buffers(), &read, |next| queue_up(shared, next))),
+        };
     }
 }
 

@@ -205,6 +205,14 @@ impl FileRegion {
         self.region.set_policy(policy)
     }
 
+    /// The region has the pager's policy from now on; see [`Region::reset_policy`].
+    ///
+    /// # Errors
+    /// As [`Region::reset_policy`].
+    pub fn reset_policy(&self) -> Result<(), Error> {
+        self.region.reset_policy()
+    }
+
     /// The replacement policy of the region: its own, or else the pager's.
     ///
     /// # Panics

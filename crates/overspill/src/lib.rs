@@ -124,7 +124,7 @@ pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo};
 pub use overspill_vm::{Access, PolicyCounts};
 #[doc(hidden)]
 pub use overspill_vm::{Decision, types as vm_types};
-pub use pager::Pager;
+pub use pager::{Pager, PolicyUse};
 pub use region::{Advice, Pod, Region, RegionOf, Wired, WiredMut};
 
 /// The most regions of a pager that have a policy of their own.

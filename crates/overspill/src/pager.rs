@@ -6,11 +6,26 @@ use crate::quiet::Quiet;
 use crate::reads;
 use crate::shared::Shared;
 use overspill_linux::machine::Delivery;
+use overspill_machine::packet::Packet;
 use overspill_vm::counters::Counters;
+use overspill_vm::policy::Spec;
+use overspill_vm::types::ObjectId;
 use overspill_vm::{Decision, POLICIES_MAX, PolicyCounts};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+
+/// A replacement policy in use, and what became of its pages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct PolicyUse {
+    /// As [`Pager::set_policy`] takes it.
+    pub policy: String,
+    /// The region that has it for itself: the name of its file, or its size and place. Empty for the pager's policy.
+    pub region: String,
+    /// What became of its pages.
+    pub counts: PolicyCounts,
+}
 
 /// What is left for regions.
 pub struct Regions {
@@ -138,14 +153,24 @@ impl Pager {
     }
 
     /// The replacement policies in use, and what became of their pages: first the pager's, then those of regions.
-    pub fn policies(&self) -> Vec<(String, PolicyCounts)> {
+    pub fn policies(&self) -> Vec<PolicyUse> {
         let machine = &self.0.must_be_here().machine;
         let mut all = Vec::with_capacity(POLICIES_MAX);
         {
             let _quiet = Quiet::new();
-            machine.core.lock().vm.each_policy(|spec, counts| all.push((spec, counts)));
+            machine.core.lock().vm.each_policy(|spec, object, counts| all.push((spec, object, counts)));
         }
-        all.into_iter().map(|(spec, counts)| (spec.to_string(), counts)).collect()
+        let name = |object| {
+            let (mut name, _quiet) = (Packet::new(), Quiet::new());
+            machine.put_name(&machine.map.read(), object, &mut name);
+            String::from_utf8_lossy(name.bytes()).into_owned()
+        };
+        let each = |(spec, object, counts): (Spec, Option<ObjectId>, PolicyCounts)| PolicyUse {
+            policy: spec.to_string(),
+            region: object.map_or(String::new(), name),
+            counts,
+        };
+        all.into_iter().map(each).collect()
     }
 
     /// A message about the first page that was lost: its device and byte, and the reason. `None` if none was lost.

@@ -241,7 +241,7 @@ impl Queue {
         read
     }
 
-    /// Gives `read` to the reader thread; waits while there is no room. Not for fault handlers.
+    /// Gives `read` to the reader thread; waits while there is no room. => the caller holds no lock
     pub fn push_patiently(&self, mut read: Read) {
         loop {
             let seen = self.room.load(Acquire);

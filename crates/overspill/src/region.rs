@@ -197,9 +197,11 @@ impl Region {
     /// let log = pager.region(32 << 20)?;
     /// log.set_policy("fifo")?; // it is read once; the index is not to suffer from it
     /// assert_eq!((log.policy(), index.policy()), ("fifo".into(), "use-once".into()));
-    /// for (policy, counts) in pager.policies() {
-    ///     println!("{policy}: {} pages in memory, {} read again", counts.resident, counts.refaults);
+    /// for used in pager.policies() {
+    ///     println!("{} {}: {} pages in memory", used.policy, used.region, used.counts.resident);
     /// }
+    /// log.reset_policy()?;
+    /// assert_eq!(log.policy(), "use-once");
     /// # Ok(())
     /// # }
     /// ```
@@ -216,6 +218,17 @@ impl Region {
         let machine = &self.pager.0.here()?.machine;
         let _quiet = Quiet::new();
         if machine.set_policy_of(self.object, spec) { Ok(()) } else { Err(Error::TooManyPolicies) }
+    }
+
+    /// The region has the pager's policy from now on, as before [`Region::set_policy`]. Its pages stay where they are.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn reset_policy(&self) -> Result<(), Error> {
+        let machine = &self.pager.0.here()?.machine;
+        let _quiet = Quiet::new();
+        machine.end_policy_of(self.object);
+        Ok(())
     }
 
     /// The replacement policy of the region: its own, or else the pager's.

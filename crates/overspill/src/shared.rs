@@ -44,6 +44,6 @@ impl Shared {
         let [before, now] = [reader::deep_pages, reader::file_pages].map(|pages| pages(self.cluster_pages) as u32);
         let mut core = self.machine.core.lock();
         core.vm.charge(now - before);
-        core.vm.set_under_way_max(now);
+        core.vm.set_under_way_max(now, reader::long_pages(self.cluster_pages) as u32);
     }
 }

@@ -6,7 +6,7 @@ use common::*;
 use overspill::{Delivery, DeviceSpec, Error, Pager, Region};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::time::Instant;
 
 fn pager(name: &str) -> Pager {
@@ -252,9 +252,7 @@ fn case(name: &str) {
                     std::process::exit(0);
                 }
                 pid => {
-                    let mut status = 0;
-                    // SAFETY: our child; writes a number.
-                    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                    let status = status_of(pid);
                     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "status {status:#x}");
                 }
             }
@@ -266,8 +264,9 @@ fn case(name: &str) {
         Some("while") => {
             // A thread of the child came to lie where one of its parent's had been. It was taken to hold that one's locks.
             fill(&mut region);
-            let stop = std::sync::atomic::AtomicBool::new(false);
+            let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
+                let _end = SetAtEnd(&stop);
                 scope.spawn(|| {
                     while !stop.load(SeqCst) {
                         sum(&region);
@@ -284,24 +283,22 @@ fn case(name: &str) {
                             unsafe { libc::_exit(0) }
                         }
                         pid => {
-                            let mut status = 0;
-                            // SAFETY: our child; writes a number.
-                            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                            let status = status_of(pid);
                             assert_eq!(status, 0);
                         }
                     }
                 }
-                stop.store(true, SeqCst);
             });
             println!("all children had pagers");
         }
         Some("building") => {
             // A child must not wait for a lock that another thread of its parent's held: of the set-up, or of the mappings.
-            let stop = AtomicUsize::new(0);
+            let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
+                let _end = SetAtEnd(&stop); // also after a child that hangs: the threads went on for ever, and so did the test
                 for _ in 0..3 {
                     scope.spawn(|| {
-                        while stop.load(SeqCst) == 0 {
+                        while !stop.load(SeqCst) {
                             fill(&mut self::pager(name).region(MIB).expect("a region"));
                         }
                     });
@@ -310,8 +307,6 @@ fn case(name: &str) {
                     // SAFETY: the child does what the library promises that it may do, and ends. A hang ends by a signal.
                     match unsafe { fork() } {
                         0 => {
-                            // SAFETY: no pointers.
-                            unsafe { libc::alarm(PATIENCE.as_secs() as u32 / 5) };
                             let own = self::pager(name);
                             fill(&mut own.region(MIB).expect("a region"));
                             drop(own);
@@ -319,14 +314,11 @@ fn case(name: &str) {
                             unsafe { libc::_exit(0) };
                         }
                         pid => {
-                            let mut status = 0;
-                            // SAFETY: our child; writes a number.
-                            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                            let status = status_of(pid);
                             assert_eq!(status, 0, "a child hangs or fails");
                         }
                     }
                 }
-                stop.store(1, SeqCst);
             });
             println!("no child waited for ever");
         }
@@ -350,9 +342,7 @@ fn case(name: &str) {
                     drop(guard);
                     fill(&mut region);
                     std::io::Write::write_all(&mut go, &[1]).expect("a byte");
-                    let mut status = 0;
-                    // SAFETY: our child; writes a number.
-                    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                    let status = status_of(pid);
                     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "status {status:#x}");
                 }
             }

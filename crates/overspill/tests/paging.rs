@@ -103,14 +103,6 @@ fn two_pagers_and_many_regions() {
     pagers.iter().for_each(|pager| assert_budget(pager, 1));
 }
 
-struct SetAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for SetAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
 /// Waits until charges and slots are back at `before`. The page daemon may still write pages whose region is gone. It also holds
 /// slots while it gives their space back to the file system, which takes seconds on a busy disk.
 fn comes_back_to(pager: &Pager, before: (u64, u64)) {
@@ -128,7 +120,7 @@ fn regions_go_while_others_are_used() {
         let before = pager.check();
         let stop = AtomicBool::new(false);
         thread::scope(|s| {
-            let _end = SetAtEnd(&stop); // also after a panic, or the scope would wait for ever
+            let _end = SetAtEnd(&stop);
             s.spawn(|| {
                 let mut rounds = 0;
                 while !stop.load(Relaxed) || rounds == 0 {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use overspill::{Access, Error, FileOptions, Pager, PolicyCounts, REGION_POLICIES_MAX, Region};
+use overspill::{Access, Error, FileOptions, Pager, PolicyUse, REGION_POLICIES_MAX, Region};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// Pages of a region that is in use, and of one that is read once.
@@ -15,15 +15,15 @@ fn touch(region: &Region, page: usize) -> u8 {
     unsafe { region.as_ptr().add(page * PAGE).read_volatile() }
 }
 
-/// How the policies of regions stand: name, counts.
-fn of_regions(pager: &Pager) -> Vec<(String, PolicyCounts)> {
+/// How the policies of regions stand.
+fn of_regions(pager: &Pager) -> Vec<PolicyUse> {
     pager.policies().split_off(1)
 }
 
 /// A region in use, whose policy is the first, next to one that is read through once, and once more. Its pages stay, after some of
 /// them had to be read again until it had its place: shares begin equal.
 fn stays(pager: &Pager, index: &Region, scan: impl Fn(usize)) {
-    let counts = || of_regions(pager)[0].1;
+    let counts = || of_regions(pager)[0].counts;
     let mut rng = Rng(3);
     for most in [IN_USE / 2, IN_USE / 10] {
         let before = counts().refaults;
@@ -103,7 +103,10 @@ fn policies_of_regions_change_meanwhile() {
                         if stop.load(Relaxed) {
                             break;
                         }
-                        region.set_policy(names[(round as usize + 5 * i) % names.len()]).expect("a policy");
+                        match round % 5 {
+                            4 => region.reset_policy().expect("here"),
+                            _ => region.set_policy(names[(round as usize + 5 * i) % names.len()]).expect("a policy"),
+                        }
                     }
                 });
             }
@@ -120,7 +123,7 @@ fn policies_of_regions_change_meanwhile() {
         drop(regions);
         assert_eq!(pager.policies().len(), 1);
         let (resident, _) = pager.check();
-        assert!(pager.policies()[0].1.resident == 0, "{resident} pages: {:?}", pager.policies());
+        assert!(pager.policies()[0].counts.resident == 0, "{resident} pages: {:?}", pager.policies());
         assert_budget(&pager, 4);
     }
 }

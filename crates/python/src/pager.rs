@@ -194,15 +194,11 @@ impl Pager {
 
     /// The policies in use, and what became of their pages: first the pager's, then those that arrays have for themselves.
     fn policies<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let rows = self.here()?.policies().into_iter().map(|(policy, counts)| {
+        let rows = self.here()?.policies().into_iter().map(|used| {
             let row = PyDict::new(py);
-            row.set_item("policy", policy)?;
-            row.set_item("resident", counts.resident)?;
-            row.set_item("share", counts.share)?;
-            row.set_item("victims", counts.victims)?;
-            row.set_item("rescued", counts.rescued)?;
-            row.set_item("evicted", counts.evicted)?;
-            row.set_item("refaults", counts.refaults)?;
+            row.set_item("policy", used.policy)?;
+            row.set_item("region", used.region)?;
+            used.counts.each().into_iter().try_for_each(|(name, pages)| row.set_item(name, pages))?;
             Ok(row)
         });
         rows.collect()

@@ -179,13 +179,15 @@ pub fn policy_of(start: usize) -> PyResult<String> {
     })
 }
 
-/// Gives the array that has these addresses a policy of its own, or changes that.
+/// Gives the array that has these addresses a policy of its own, or changes that. `None`: its pager's again.
 #[pyfunction]
-pub fn set_policy(py: Python<'_>, start: usize, policy: &str) -> PyResult<()> {
+pub fn set_policy(py: Python<'_>, start: usize, policy: Option<&str>) -> PyResult<()> {
     let (memory, _) = find(start, start)?;
-    let set = py.detach(|| match &*memory.region {
-        Pageable::Memory(region) => region.set_policy(policy),
-        Pageable::File(file) => file.set_policy(policy),
+    let set = py.detach(|| match (&*memory.region, policy) {
+        (Pageable::Memory(region), Some(policy)) => region.set_policy(policy),
+        (Pageable::Memory(region), None) => region.reset_policy(),
+        (Pageable::File(file), Some(policy)) => file.set_policy(policy),
+        (Pageable::File(file), None) => file.reset_policy(),
     });
     set.map_err(error::from)
 }

@@ -7,7 +7,7 @@
 //!
 //! What must hold: see the head of `lib.rs`.
 
-use crate::home::{FileTrouble, Homes};
+use crate::home::{File, FileTrouble, Homes};
 use crate::in_thread::Queue;
 use crate::kernel::Sim;
 use crate::program::{Going, LEAST_BUDGET};
@@ -60,6 +60,11 @@ pub struct FileHabits {
     pub lengths: usize,
     /// Regions have replacement policies of their own, which change.
     pub policies: bool,
+    /// In so many of a thousand of their steps threads make a region longer. Then regions have room for that.
+    pub grows: usize,
+    /// In so many of a thousand of their steps others end the process, or stop the machine. Then another process goes on with what
+    /// is left of the files.
+    pub crashes: usize,
     /// How the files' device fails.
     pub trouble: FileTrouble,
 }
@@ -97,6 +102,10 @@ struct Region {
     /// The page of the file that is page 0.
     first: u64,
     pages: RefCell<Vec<Page>>,
+    /// How long it may become, in pages.
+    capacity: u64,
+    /// So many pages the file has on the device, in any case.
+    synced: Cell<u64>,
     /// Threads that flush it.
     flushers: Cell<usize>,
     /// Its owner needs it for itself.
@@ -127,6 +136,8 @@ pub struct Files {
     threads: Cell<usize>,
     /// Delivery is in-thread: readahead for the reader thread.
     queue: Queue,
+    /// The process has ended, or (true) the machine has stopped.
+    crashed: Cell<Option<bool>>,
 }
 
 /// A thread's means to flush.
@@ -142,9 +153,9 @@ pub fn files() -> Rc<Files> {
 }
 
 impl Files {
-    /// Makes files for a program with these habits. They are this thread's until the next call.
-    pub fn begin(machine: &Arc<Machine<Sim>>, world: &Rc<World>, habits: FileHabits, seed: u64) {
-        world.homes.begin(habits.threads * habits.regions, seed, habits.trouble);
+    /// Makes files for a program with these habits, or takes what is left of another's. They are this thread's until the next call.
+    pub fn begin(machine: &Arc<Machine<Sim>>, world: &Rc<World>, habits: FileHabits, left: Vec<File>, seed: u64) {
+        world.homes.begin(habits.threads * habits.regions, left, habits.crashes > 0, seed, habits.trouble);
         let (machine, world) = (Arc::clone(machine), Rc::clone(world));
         FILES.set(Some(Rc::new(Files {
             machine,
@@ -152,8 +163,30 @@ impl Files {
             open: RefCell::default(),
             threads: Cell::new(habits.threads),
             queue: Queue::default(),
+            crashed: Cell::new(None),
         })));
     }
+
+    /// What is left of the files if the run ended by a crash.
+    ///
+    /// # Panics
+    /// If something is missing of what a flush had written.
+    pub fn after_crash(&self, seed: u64) -> Option<Vec<File>> {
+        let machine_stopped = self.crashed.get()?;
+        self.homes().crash(seed, machine_stopped);
+        for region in self.open.borrow().iter() {
+            let (there, synced) = (self.homes().len(region.fd).div_ceil(PAGE as u64), region.synced.get());
+            assert!(there >= synced, "{} has {there} pages after a crash, and had {synced} at a flush", region.fd);
+            for (i, page) in region.pages.borrow().iter().enumerate() {
+                let at = region.first + i as u64;
+                let ends = self.homes().ends(region.fd, at);
+                let right = page.unsure || ends.iter().all(|byte| page.since.contains(byte));
+                assert!(right || at >= there, "page {i} of {:?} is {ends:?} after a crash: {page:?}", region.object);
+            }
+        }
+        Some(self.homes().take())
+    }
+
     /// Forgets them.
     pub fn end() {
         FILES.set(None);
@@ -268,6 +301,7 @@ impl Files {
         };
         self.say(format_args!("actor {} has flushed {range:?} of {}: {told:?}, fdatasync {synced:?}", sched::running(), region.fd));
         if told.is_ok() {
+            region.synced.set(region.synced.get().max(region.first + marks.len() as u64));
             for i in range {
                 let page = &mut region.pages.borrow_mut()[i as usize];
                 let cut = self.homes().cuts(region.fd, region.first + i);
@@ -320,6 +354,12 @@ impl Files {
         let mut rng = Rng::new(seed);
         while self.threads.get() > 0 {
             sched::Word::new(0).wait(0, Timeout::Tick(1_000 + rng.below(2_000_000) as u64));
+            if habits.crashes > 0 && rng.below(1000) < habits.crashes {
+                let machine_stops = rng.below(2) == 0;
+                self.say(format_args!("{} stops", if machine_stops { "the machine" } else { "the process" }));
+                self.crashed.set(Some(machine_stops));
+                sched::stop();
+            }
             let (fd, _) = Homes::fds(rng.below(habits.threads * habits.regions));
             let pages = self.homes().len(fd).div_ceil(PAGE as u64);
             if rng.below(1000) < habits.lengths {
@@ -376,6 +416,10 @@ impl<'a> FileThread<'a> {
                 self.open(slot);
                 continue;
             };
+            if self.habits.grows > 0 && self.rng.below(1000) < self.habits.grows {
+                self.grow(&region);
+                continue;
+            }
             match self.rng.weighted(&self.habits.weights) {
                 0 => self.touch(&region),
                 1 => self.sweep(&region),
@@ -429,25 +473,9 @@ impl<'a> FileThread<'a> {
         }
         let (base, object) = (BASE + number * SPAN, ObjectId(1 + number as u16));
         self.say(format_args!("opens {fd} from page {first} on, {pages} pages at {base:x}, {access:?}"));
-        let page = |i: u64| {
-            let byte = homes.byte(fd, first + i);
-            let mut since = homes.may_hold(fd, first + i);
-            let unsure = since.last() != Some(&byte); // an fdatasync has failed before
-            since.push(byte);
-            Page {
-                holds: (access == Access::ReadWrite).then_some(byte),
-                since,
-                older: 0,
-                cuts: homes.cuts(fd, first + i),
-                seen: homes.version(fd, first + i),
-                unsure,
-                failures: 0,
-                lost: false,
-                writing: false,
-            }
-        };
         // (from here to the next turn nothing happens to the file)
-        let known: Vec<Page> = (0..pages).map(page).collect();
+        let known: Vec<Page> = (0..pages).map(|i| self.known(fd, first + i, access)).collect();
+        let capacity = if self.habits.grows > 0 { pages + self.rng.below(self.habits.pages) as u64 } else { pages };
         let region = Rc::new(Region {
             object,
             base,
@@ -455,11 +483,13 @@ impl<'a> FileThread<'a> {
             access,
             first,
             pages: RefCell::new(known),
+            capacity,
+            synced: Cell::new(0),
             flushers: Cell::new(0),
             leaves: Cell::new(false),
             own_policy: Cell::new(false),
         });
-        let (len, home) = (pages as usize * PAGE, self.home(&region));
+        let (len, home) = (capacity as usize * PAGE, self.home(&region));
         let mapped = self.files.world.call(Call::Map { at: base, len, prot: READ_WRITE, replace: false });
         assert_eq!(mapped, Outcome::Ok(base));
         machine.await_unmaps(base, base + len);
@@ -468,7 +498,8 @@ impl<'a> FileThread<'a> {
         {
             let mut map = machine.map.write();
             map.origins[object.0 as usize] = base;
-            let name = Box::new(DeviceName::new());
+            let mut name = Box::new(DeviceName::new());
+            name.set(b"a file");
             let file = HomeFile { access, fd, rest, direct: true, name, retry_at: AtomicU64::new(0) };
             map.homes[object.0 as usize] = Some(file);
             machine.core.lock().vm.set_home(object, home, tags);
@@ -486,12 +517,67 @@ impl<'a> FileThread<'a> {
         self.regions[slot] = Some(region);
     }
 
-    /// Gives the region a policy of its own, or another one.
+    /// What a program knows of a page of a file that it has opened.
+    fn known(&self, fd: i32, page: u64, access: Access) -> Page {
+        let homes = self.files.homes();
+        let byte = homes.byte(fd, page);
+        let mut since = homes.may_hold(fd, page);
+        since.push(byte);
+        Page {
+            holds: (access == Access::ReadWrite).then_some(byte),
+            since,
+            older: 0,
+            cuts: homes.cuts(fd, page),
+            seen: homes.version(fd, page),
+            unsure: homes.is_unsure(fd, page),
+            failures: 0,
+            lost: false,
+            writing: false,
+        }
+    }
+
+    /// Makes a region longer, and a read-write region's file if that is shorter.
+    fn grow(&mut self, region: &Region) {
+        let (files, before) = (self.files, region.len());
+        let after = before + self.rng.below((region.capacity - before) as usize + 1) as u64;
+        let ragged = self.rng.below(2) as u64 * self.rng.below(PAGE) as u64;
+        let needed = (region.first + after) * PAGE as u64 - ragged;
+        if after == before || region.access != Access::ReadWrite && files.homes().len(region.fd) < needed {
+            return;
+        }
+        self.take(region);
+        if files.homes().len(region.fd) < needed {
+            files.homes().set_len(region.fd, needed);
+        }
+        self.say(format_args!("makes {} as long as {needed} bytes, {after} pages of it", region.fd));
+        // the page with the old end was filled up with zeroes: if others have made the file longer, it has something else there
+        let first = before - u64::from(region.access == Access::ReadOnly);
+        self.give_up(region, &(first..after));
+        region.pages.borrow_mut().truncate(first as usize);
+        let known = (first..after).map(|i| self.known(region.fd, region.first + i, region.access));
+        region.pages.borrow_mut().extend(known);
+        let home = self.home(region);
+        files.machine.core.lock().vm.set_home_pages(region.object, home.pages);
+        region.leaves.set(false);
+    }
+
+    /// Gives the region a policy of its own, or another one, or the pager's again.
     fn choose_policy(&mut self, region: &Region) {
+        if region.own_policy.get() && self.rng.below(4) == 0 {
+            self.say(format_args!("has {} managed by the pager's policy again", region.fd));
+            self.files.machine.end_policy_of(region.object);
+            assert_eq!(self.files.machine.core.lock().vm.own_policy(region.object), None);
+            region.own_policy.set(false);
+            return;
+        }
         let policy = self.rng.pick(policy::NAMES);
         self.say(format_args!("has {} managed by {policy} from now on", region.fd));
         assert!(self.files.machine.set_policy_of(region.object, &policy.parse().expect("its name")));
         region.own_policy.set(true);
+        let number = self.files.machine.core.lock().vm.own_policy(region.object).expect("it has one");
+        let (row, mut shown) = (&self.files.machine.status.policies[number], [0; 64]);
+        row.policy.copy_to(&mut shown);
+        assert!(shown.starts_with(policy.as_bytes()) && !row.region.is_empty(), "what the status block has of {policy}");
     }
 
     fn home(&self, region: &Region) -> Home {
@@ -519,7 +605,7 @@ impl<'a> FileThread<'a> {
             files.open.borrow_mut().retain(|other| other.object != region.object);
         }
         self.say(format_args!("closes {}, written: {written}", region.fd));
-        let len = region.len() as usize;
+        let len = region.capacity as usize;
         {
             let _going = Going::new(&files.world, len);
             // (under the lock no thread moves or fills its pages)
@@ -535,7 +621,7 @@ impl<'a> FileThread<'a> {
             }
             machine.catch_up();
         }
-        files.wait_until(|| machine.is_home_gone(region.object, region.len()));
+        files.wait_until(|| machine.is_home_gone(region.object, region.capacity));
         {
             let mut map = machine.map.write();
             machine.core.lock().vm.clear_home(region.object);
@@ -603,7 +689,8 @@ impl<'a> FileThread<'a> {
         }
         let (at, before) = (region.at(i), self.cuts(region, i));
         // Others write even bytes. No page gets the same twice: that would be no change to what its file had before.
-        let last = self.written.entry((region.fd, region.first + i)).or_insert(1);
+        let (crashes, there) = (self.habits.crashes > 0, self.files.homes().byte(region.fd, region.first + i));
+        let last = self.written.entry((region.fd, region.first + i)).or_insert(if crashes { there | 1 } else { 1 });
         *last = last.wrapping_add(2);
         let byte = *last;
         {
@@ -612,12 +699,20 @@ impl<'a> FileThread<'a> {
             page.writing = true;
         }
         tell(at, PAGE, || format!("program writes {byte}"));
-        match self.files.touch(at, Call::Write { at, byte }) {
+        let first = self.files.touch(at, Call::Write { at, byte });
+        let last = at + PAGE - 1;
+        let whole = match first {
+            Outcome::Ok(_) if crashes => self.files.touch(last, Call::Write { at: last, byte }),
+            outcome => outcome,
+        };
+        match whole {
             Outcome::Ok(_) => {}
             Outcome::Signal(SIGBUS) => {
                 let mut pages = region.pages.borrow_mut();
                 let page = &mut pages[i as usize];
-                page.since.pop();
+                if whole == first {
+                    page.since.pop();
+                }
                 page.writing = false;
                 drop(pages);
                 return self.touch_failed(region, i);
@@ -710,7 +805,7 @@ impl<'a> FileThread<'a> {
                     Access::ReadWrite => {
                         page.holds = Some(byte);
                         page.since.extend(files.homes().may_hold(region.fd, region.first + i));
-                        page.unsure |= page.since.last() != Some(&byte);
+                        page.unsure |= files.homes().is_unsure(region.fd, region.first + i);
                         page.since.push(byte);
                     }
                     Access::ReadOnly | Access::CopyOnWrite => page.holds = None,

@@ -6,9 +6,13 @@
 //!                          fdatasync ends |--> device, all of it; if it fails: some of it, and the rest is forgotten
 //! ```
 //!
+//! **A crash** ([`Homes::crash`]). If the process ends, what everybody reads stays. If the machine stops, what the device has
+//! stays: of each page what it had for certain, or any of what was written since, and of its two halves different ones. The file
+//! is as long as at the last fdatasync, or as at any time since.
+//!
 //! A file has two descriptors: one past the kernel's cache, for whole pages, and one for the piece of a page with which it ends.
-//! What the checks need is the first byte of each page. Nothing here is drawn from the generators of other parts, so that the runs
-//! of scenarios without files stay as they are.
+//! What the checks need is the first byte of each page, and if there are crashes the last one, too. Nothing here is drawn from the
+//! generators of other parts, so that the runs of scenarios without files stay as they are.
 
 use crate::world::world;
 use overspill_machine::errno::{self, Errno};
@@ -17,7 +21,7 @@ use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched::{self, Timeout};
 use overspill_vm::Access;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The first descriptor of such a file.
 const FIRST_FD: i32 = 1 << 20;
@@ -42,14 +46,26 @@ impl FileTrouble {
     pub const NONE: FileTrouble = FileTrouble { read_error: 0, write_error: 0, no_space: 0, short: 0, sync_error: 0 };
 }
 
+/// The first and the last byte of a page.
+type Ends = [u8; 2];
+
+/// A file.
 #[derive(Default)]
-struct File {
+pub struct File {
     len: u64,
     pages: BTreeMap<u64, Box<PageBytes>>,
-    /// The first byte of each page that the device has.
-    device: BTreeMap<u64, u8>,
+    /// What the device has of each page.
+    device: BTreeMap<u64, Ends>,
     /// Pages written since, oldest first.
-    unsynced: Vec<(u64, u8)>,
+    unsynced: Vec<(u64, Ends)>,
+    /// How long it is on the device.
+    device_len: u64,
+    /// How long it was made since.
+    lens: Vec<u64>,
+    /// The last bytes of pages are looked at as well.
+    has_ends: bool,
+    /// But not of pages in which the file has ended.
+    ragged: BTreeSet<u64>,
     /// The contents that each page has had, oldest first. All have been zeroes at first.
     versions: BTreeMap<u64, Vec<u8>>,
     /// Each time that it was made shorter: the first page that lay wholly beyond the end.
@@ -68,9 +84,25 @@ impl File {
     }
     /// Notes the content of a page that was changed.
     fn note(&mut self, page: u64) {
-        let byte = self.pages.get(&page).map_or(0, |page| page[0]);
-        self.versions.entry(page).or_insert_with(|| vec![0]).push(byte);
-        self.unsynced.push((page, byte));
+        let ends = self.ends(page);
+        self.versions.entry(page).or_insert_with(|| vec![0]).push(ends[0]);
+        self.unsynced.push((page, ends));
+    }
+    fn ends(&self, page: u64) -> Ends {
+        let content = self.pages.get(&page).map_or([0; 2], |page| [page[0], page[PAGE - 1]]);
+        if self.has_ends && !self.ragged.contains(&page) { content } else { [content[0]; 2] }
+    }
+    fn set_len(&mut self, len: u64) {
+        self.len = len;
+        self.lens.push(len);
+        if !len.is_multiple_of(PAGE as u64) {
+            self.ragged.insert(len / PAGE as u64);
+        }
+    }
+    /// What the device may have of a page if power fails now, oldest first.
+    fn may_hold(&self, page: u64) -> impl Iterator<Item = Ends> {
+        let written = self.unsynced.iter().filter(move |(at, _)| *at == page).map(|(_, ends)| *ends);
+        std::iter::once(self.device.get(&page).copied().unwrap_or([0; 2])).chain(written)
     }
 }
 
@@ -89,9 +121,11 @@ fn pages_of(len: u64) -> u64 {
 }
 
 impl Homes {
-    /// Makes `count` empty files.
-    pub fn begin(&self, count: usize, seed: u64, trouble: FileTrouble) {
-        self.files.borrow_mut().extend((0..count).map(|_| File::default()));
+    /// Makes `count` files, or takes those that are left of a process. `has_ends`: what is written has the same first and last byte
+    /// in each page.
+    pub fn begin(&self, count: usize, left: Vec<File>, has_ends: bool, seed: u64, trouble: FileTrouble) {
+        self.files.replace(left);
+        self.files.borrow_mut().resize_with(count, || File { has_ends, ..File::default() });
         self.rng.replace(Some(Rng::new(seed)));
         self.trouble.replace(trouble);
     }
@@ -175,7 +209,9 @@ impl Homes {
             for (i, bytes) in bytes.chunks(PAGE).enumerate() {
                 file.put(offset / PAGE as u64 + i as u64, bytes);
             }
-            file.len = file.len.max(offset + bytes.len() as u64);
+            if offset + bytes.len() as u64 > file.len {
+                file.set_len(offset + bytes.len() as u64);
+            }
         });
         Ok(bytes.len())
     }
@@ -191,16 +227,19 @@ impl Homes {
     /// # Errors
     /// EIO.
     pub fn sync(&self, fd: i32) -> Result<(), Errno> {
-        let before = self.file(fd, |file| file.unsynced.len());
+        let (before, lens) = self.file(fd, |file| (file.unsynced.len(), file.lens.len()));
         sched::Word::new(0).wait(0, Timeout::Tick(1_000 + self.draw(300_000) as u64));
         let fails = self.happens(|t| t.sync_error);
         self.file(fd, |file| {
             // (another call may have ended meanwhile)
             let before = if fails { file.unsynced.len() } else { before.min(file.unsynced.len()) };
-            for (page, byte) in file.unsynced.drain(..before) {
+            for (page, ends) in file.unsynced.drain(..before) {
                 if !fails || self.draw(2) == 0 {
-                    file.device.insert(page, byte);
+                    file.device.insert(page, ends);
                 }
+            }
+            if !fails && let Some(len) = file.lens.drain(..lens.min(file.lens.len())).last() {
+                file.device_len = len;
             }
         });
         if fails { Err(errno::EIO) } else { Ok(()) }
@@ -230,7 +269,7 @@ impl Homes {
             if len < file.len {
                 file.cuts.push(first);
             }
-            file.len = len;
+            file.set_len(len);
             for page in first..old {
                 file.pages.remove(&page);
                 file.note(page);
@@ -252,12 +291,53 @@ impl Homes {
     pub fn byte(&self, fd: i32, page: u64) -> u8 {
         self.file(fd, |file| file.pages.get(&page).map_or(0, |page| page[0]))
     }
-    /// What the device may have of a page if power fails now.
+    /// What the device may have of a page if power fails now, oldest first.
     pub fn may_hold(&self, fd: i32, page: u64) -> Vec<u8> {
+        let bytes = |[first, last]: Ends| [last, first].into_iter().skip(usize::from(first == last));
+        self.file(fd, |file| file.may_hold(page).flat_map(bytes).collect())
+    }
+    /// The process ends, or the machine stops, at this moment.
+    pub fn crash(&self, seed: u64, machine_stops: bool) {
+        let mut rng = Rng::new(seed);
+        for file in self.files.borrow_mut().iter_mut() {
+            file.holder = None;
+            if !machine_stops {
+                continue;
+            }
+            let lens: Vec<u64> = std::iter::once(file.device_len).chain(file.lens.drain(..)).collect();
+            let len = rng.pick(&lens);
+            let known: BTreeSet<u64> = file.device.keys().copied().chain(file.unsynced.iter().map(|(page, _)| *page)).collect();
+            let left = known.into_iter().filter(|page| *page < pages_of(len)).map(|page| {
+                let may: Vec<Ends> = file.may_hold(page).collect();
+                let torn = [rng.pick(&may)[0], rng.pick(&may)[1]];
+                (page, if file.ragged.contains(&page) { [torn[0]; 2] } else { torn })
+            });
+            let device: BTreeMap<u64, Ends> = left.collect();
+            let content = |ends: &Ends| {
+                let mut content = Box::new([0; PAGE]);
+                (content[0], content[PAGE - 1]) = (ends[0], ends[1]);
+                content
+            };
+            let (pages, ragged) = (device.iter().map(|(page, ends)| (*page, content(ends))).collect(), file.ragged.clone());
+            let versions = device.iter().map(|(page, ends)| (*page, vec![ends[0]])).collect();
+            *file = File { len, device_len: len, pages, device, versions, ragged, has_ends: true, ..File::default() };
+        }
+    }
+    /// What is left, for another run.
+    pub fn take(&self) -> Vec<File> {
+        self.files.take()
+    }
+    /// Whether the device may not get what everybody reads of a page, unless it is written again: an fdatasync has failed, or the
+    /// machine had stopped, and the halves of the page are of different times.
+    pub fn is_unsure(&self, fd: i32, page: u64) -> bool {
         self.file(fd, |file| {
-            let written = file.unsynced.iter().filter(|(at, _)| *at == page).map(|(_, byte)| *byte);
-            std::iter::once(file.device.get(&page).copied().unwrap_or(0)).chain(written).collect()
+            let ends = file.ends(page);
+            ends[0] != ends[1] || file.may_hold(page).last() != Some(ends)
         })
+    }
+    /// The first and the last byte of a page, for everybody.
+    pub fn ends(&self, fd: i32, page: u64) -> [u8; 2] {
+        self.file(fd, |file| file.ends(page))
     }
     /// The number of the page's present version, from 0 on.
     pub fn version(&self, fd: i32, page: u64) -> usize {

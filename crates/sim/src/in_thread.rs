@@ -101,7 +101,13 @@ impl Queue {
     fn hand_over(&self, machine: &Machine<Sim>, read: Read) {
         let mut next = Some(read);
         while let Some(read) = next {
-            next = self.push(read).and_then(|read| read_here(machine, &read, |next| self.push(next)));
+            next = match self.push(read) {
+                Some(long) if long.op.count as usize > CLUSTER_PAGES => {
+                    machine.arrivals.wait(machine.arrivals.count());
+                    Some(long)
+                }
+                full => full.and_then(|read| read_here(machine, &read, |next| self.push(next))),
+            };
         }
     }
 }

@@ -230,17 +230,21 @@ impl Kernel for Sim {
     fn sync(fd: i32) -> Result<(), Errno> {
         world().homes.sync(fd)
     }
-    fn copy_of_program(at: usize, to: &mut PageBytes) -> bool {
+    fn copy_of_program(at: usize, to: &mut [PageBytes]) -> usize {
         let world = world();
         // like a touch, it waits for a page that is missing; when it goes on, the page may be missing again
-        matches!(world.call(Call::KernelRead { at }), Outcome::Ok(_))
-            && world.kernel.enter(|kernel| match kernel.spaces[here()].table.get(&at) {
-                Some(Entry::Page { .. } | Entry::Zero { .. }) => {
-                    *to = *kernel.spaces[here()].bytes(at);
-                    true
-                }
-                _ => false,
-            })
+        let copy = |(i, to): (usize, &mut PageBytes)| {
+            let at = at + i * PAGE;
+            matches!(world.call(Call::KernelRead { at }), Outcome::Ok(_))
+                && world.kernel.enter(|kernel| match kernel.spaces[here()].table.get(&at) {
+                    Some(Entry::Page { .. } | Entry::Zero { .. }) => {
+                        *to = *kernel.spaces[here()].bytes(at);
+                        true
+                    }
+                    _ => false,
+                })
+        };
+        to.iter_mut().enumerate().map(copy).take_while(|there| *there).count()
     }
     fn wake(uffd: i32, at: usize, len: usize) {
         world().kernel.enter(|kernel| kernel.wake(uffd as usize, at, len));

@@ -32,6 +32,7 @@
 //! | --- | --- |
 //! | contents | each read finds what was last written there, or zeroes after a discard; an error only if a device harmed the page |
 //! | flushes | after one that succeeds, the device has what was written to its range; after one that fails, the next one writes it |
+//! | crashes | each half of a page in a file is what it was at the last flush, or has been since; a file is no shorter than at that flush |
 //! | files | only read-write regions write to them; what others write is never seen older than before; what lies within the end stays |
 //! | mremap | it has the same effect as in a second address space without a pager, where a thread makes the same calls |
 //! | losses | no more pages are lost than devices have harmed |
@@ -45,8 +46,8 @@
 //!
 //! **What devices do** ([`Trouble`]). Transfers end in any order. A device reads the memory at the beginning of a write, or in the
 //! end. Reads and writes fail, are short, find no space, are late. Content comes back changed. A device dies. fdatasync
-//! fails, and the device has some of what was written ([`FileTrouble`]). Not modelled: a device that never answers, a crash of the
-//! pager.
+//! fails, and the device has some of what was written ([`FileTrouble`]). The process ends, or the machine stops, in the middle of
+//! everything, and another process goes on with the files. Not modelled: a device that never answers.
 //!
 //! [`replay`] is the other use: a recorded reference string and one thread, on a kernel whose pages are words and where nothing
 //! fails (`replay/flat.rs`). The Linux machine in stepped mode must make the same decisions.

@@ -4,6 +4,7 @@
 use crate::file_program::{FileHabits, FileThread, Files, files};
 use crate::files::SimFiles;
 use crate::forks::{self, Children, children};
+use crate::home::File;
 use crate::kernel::Sim;
 use crate::process::{CLUSTER_PAGES, LEAST_PAGES, SLOTS, handler, parts, program_ended};
 use crate::program::{self, Thread};
@@ -120,7 +121,7 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
         let pages = reader::file_pages(CLUSTER_PAGES) as u32;
         parts.config.delivery = Delivery::InThread;
         parts.vm.charge(pages);
-        parts.vm.set_under_way_max(pages);
+        parts.vm.set_under_way_max(pages, reader::long_pages(CLUSTER_PAGES) as u32);
         parts.vm.set_drops();
     }
     Machine::new(parts).expect("memory")
@@ -166,11 +167,28 @@ fn check_stop(status: &Status) {
     assert!(used >= limit, "stopped although memory was free: {used} of {limit} bytes were in use");
 }
 
-/// Runs a scenario, with a mistake if one is given.
+/// Runs a scenario, with a mistake if one is given. If a crash ends it, another process goes on with the files.
 ///
 /// # Errors
 /// Why the run failed.
 pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Report, Failure> {
+    let (mut seed, mut left) = (seed, Vec::new());
+    loop {
+        match run_process(scenario, seed, mistake, left)? {
+            (_, Some(files)) => left = files,
+            (report, None) => return Ok(report),
+        }
+        seed = Rng::new(seed).bits();
+    }
+}
+
+/// Runs a process on these files. Returns what is left of them, if a crash has ended it.
+fn run_process(
+    scenario: &Scenario,
+    seed: u64,
+    mistake: Option<Mistake>,
+    files_left: Vec<File>,
+) -> Result<(Report, Option<Vec<File>>), Failure> {
     let file_threads = scenario.files.map_or(0, |habits| habits.threads + 2);
     let mut processes = vec![0; scenario.threads + 2 + file_threads + usize::from(scenario.swaps.is_some())];
     (1..=scenario.children).for_each(|child| processes.extend([child; forks::ACTORS]));
@@ -214,7 +232,7 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     actors.push(Actor { name: "daemon", role: Role::Program, act: Box::new(act) });
     if let Some(habits) = scenario.files {
         let mut rng = Rng::new(!seed.wrapping_mul(5));
-        Files::begin(&machine, &world, habits, rng.bits());
+        Files::begin(&machine, &world, habits, files_left, rng.bits());
         for name in 0..habits.threads + 2 {
             let (machine, left, seed) = (Arc::clone(&machine), Arc::clone(&others), rng.bits());
             let act = move || {
@@ -236,11 +254,20 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     (1..=scenario.children).for_each(|child| actors.extend(forks::actors(child, scenario.habits, rng.bits())));
     let report = sched::run(seed, actors);
     places.end();
+    let crashed = (report.is_ok() && scenario.files.is_some()).then(files);
     Files::end();
+    if let Some(files) = crashed {
+        let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| files.after_crash(!seed)));
+        match left {
+            Ok(None) => {}
+            Ok(left) => return report.map(|report| (report, left)),
+            Err(panic) => return Err(Failure::Panicked(panic.downcast_ref::<String>().cloned().unwrap_or_default())),
+        }
+    }
     let report = match report {
         Err(Failure::Panicked(said)) if scenario.may_stop.is_some_and(|why| said.contains(why)) => {
             check_stop(machine.status);
-            return Ok(Report { turns: 0, ns: 0, rescues: 0 });
+            return Ok((Report { turns: 0, ns: 0, rescues: 0 }, None));
         }
         report => report?,
     };
@@ -272,7 +299,7 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     }));
     drop(world);
     match checked {
-        Ok(()) => Ok(report),
+        Ok(()) => Ok((report, None)),
         Err(panic) => Err(Failure::Panicked(panic.downcast_ref::<String>().cloned().unwrap_or_default())),
     }
 }

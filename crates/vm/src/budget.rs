@@ -51,9 +51,10 @@ impl<P: Pager> Vm<P> {
         (self.limit as u64).saturating_sub(self.charge_total()) as u32
     }
 
-    /// The machine has buffers for so many pages that are read ahead of a reader who has to wait for them.
-    pub fn set_under_way_max(&mut self, pages: u32) {
-        self.reads.set_under_way_max(pages);
+    /// The machine has buffers for so many pages that are read ahead of a reader who has to wait for them. One read of a file may
+    /// bring `long` of them.
+    pub fn set_under_way_max(&mut self, pages: u32, long: u32) {
+        self.reads.set_under_way_max(pages, long);
     }
 
     /// Charges `pages` of the machine's own (buffers, parked copies that outlive their page).

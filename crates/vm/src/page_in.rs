@@ -178,7 +178,8 @@ impl<P: Pager> Vm<P> {
     ) -> Option<PageIn> {
         let direction = stream.map_or(Direction::Up, |at| self.reads.direction(at));
         let reach = stream.map_or(window, |at| self.reads.reach(at, page, window));
-        let want = direction.clip(page, reach.min(self.reads.window_max()), &bounds).min(CLUSTER_PAGES_MAX as u32);
+        let most = stream.filter(|_| !touched).map_or(self.reads.window_touched_max(), |at| self.reads.window_max(at));
+        let want = direction.clip(page, reach.min(most), &bounds).min(CLUSTER_PAGES_MAX as u32);
         let want = if touched { self.frames_for(want, over_budget) } else { want.min(self.spare_frames()) };
         let more = want.max(1) - 1;
         let home = self.at_home(page);
@@ -309,7 +310,7 @@ impl<P: Pager> Vm<P> {
         let (at, next, left) = self.reads.rest(op.stream?)?;
         let more = self.read_next_away(at, next, left, bounds)?;
         // one trigger a window is enough
-        let trigger = more.trigger.filter(|_| op.touched && op.count == 1 || left >= self.reads.window_max());
+        let trigger = more.trigger.filter(|_| op.touched && op.count == 1 || left >= self.reads.window_max(at));
         Some(PageIn { trigger, written: op.written, ..more })
     }
 
@@ -495,7 +496,7 @@ impl<P: Pager> Vm<P> {
         if let Some(page) = wanted {
             // the reader is already here: everything it waits for is mapped, and the next window is due at once
             if !op.touched {
-                self.reads.waited(stream);
+                self.reads.waited(stream, op.location.is_home());
             }
             let stream = op.trigger.map_or(stream, |_| self.reads.reached(stream, page));
             return self.read_on(stream, page, bounds).map(|m| PageIn { written: op.written, ..m });

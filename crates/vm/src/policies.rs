@@ -14,8 +14,8 @@
 //!
 //! While the pager's policy is the only one, none of this happens, and it has the whole budget.
 
-use crate::policy::{Admit, LivePolicy, Spec};
-use crate::status::TRANSITIONS_MAX;
+use crate::policy::{Admit, LivePolicy};
+use crate::status::{PolicyCounts, TRANSITIONS_MAX};
 use crate::types::{FrameId, ObjectId, PageId};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -37,25 +37,6 @@ const ASKED_MAX: usize = 8;
 const TOLD_PART: u32 = 16;
 /// The least memory that a policy is told, in pages.
 const TOLD_MIN: u32 = 8;
-
-/// What became of the pages of a policy. All in pages; the first two are numbers of now, the others count from the beginning, also
-/// when the policy is changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct PolicyCounts {
-    /// In memory, except for wired pages.
-    pub resident: u64,
-    /// What the policy may have while others want more: its share of the budget.
-    pub share: u64,
-    /// Taken, to be made inactive or watched.
-    pub victims: u64,
-    /// Touched after that, in time to stay.
-    pub rescued: u64,
-    /// Evicted.
-    pub evicted: u64,
-    /// Read again while a thread waited, after their eviction.
-    pub refaults: u64,
-}
 
 /// A policy at work, or ready for it: [`crate::Vm::make_policy`].
 pub struct AtWork {
@@ -357,13 +338,16 @@ impl Policies {
         }
     }
 
-    /// Calls `each` with each policy and what became of its pages; the pager's comes first.
-    pub(crate) fn each(&self, limit: u32, mut each: impl FnMut(Spec, PolicyCounts)) {
-        for (number, one) in self.all.iter().enumerate() {
-            if let Some(one) = one {
-                each(one.policy.spec(), self.counts(number, limit));
-            }
-        }
+    /// Calls `each` with the number of each policy, and what became of its pages; the pager's comes first.
+    pub(crate) fn each(&self, limit: u32, mut each: impl FnMut(usize, PolicyCounts)) {
+        let at_work = self.all.iter().enumerate().filter(|(_, one)| one.is_some());
+        at_work.for_each(|(number, _)| each(number, self.counts(number, limit)));
+    }
+
+    /// The object that has this policy for itself.
+    pub(crate) fn object(&self, number: usize) -> Option<ObjectId> {
+        let of = self.number.iter().position(|of| usize::from(*of) == number);
+        of.filter(|_| number > 0).map(|object| ObjectId(object as u16))
     }
 
     fn counts(&self, number: usize, limit: u32) -> PolicyCounts {
@@ -431,7 +415,7 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy;
+    use crate::policy::{self, Spec};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

@@ -4,9 +4,9 @@ use crate::frames::On;
 use crate::page::{PageWord, State};
 use crate::page_table::OBJECT_PAGES_MAX;
 use crate::pager::Pager;
-use crate::policies::{AtWork, Place, PolicyCounts};
+use crate::policies::{AtWork, Place};
 use crate::policy::{self, Admit, LivePolicy, Spec};
-use crate::status::Transitions;
+use crate::status::{PolicyCounts, Status};
 use crate::types::{FrameId, ObjectId, PageId};
 use crate::vm::Vm;
 use alloc::boxed::Box;
@@ -22,17 +22,29 @@ impl<P: Pager> Vm<P> {
         self.policies.at(self.policies.number(object)).policy.spec()
     }
 
-    /// Calls `each` with each policy and what became of its pages: first with the pager's, which all objects have that have no
-    /// policy of their own.
-    pub fn each_policy(&self, each: impl FnMut(Spec, PolicyCounts)) {
-        self.policies.each(self.limit, each);
+    /// The number of the object's policy, if it has one of its own.
+    pub fn own_policy(&self, object: ObjectId) -> Option<usize> {
+        Some(self.policies.number(object)).filter(|number| *number > 0)
     }
 
-    /// Copies the counts of transitions between the queues of the pager's policy to the status block. Costs a dozen stores.
-    pub fn show_transitions(&self, to: &Transitions) {
+    /// Calls `each` with each policy, the object that has it for itself, and what became of its pages: first with the pager's,
+    /// which all objects have that have no policy of their own.
+    pub fn each_policy(&self, mut each: impl FnMut(Spec, Option<ObjectId>, PolicyCounts)) {
+        let all = &self.policies;
+        all.each(self.limit, |number, counts| each(all.at(number).policy.spec(), all.object(number), counts));
+    }
+
+    /// Copies to the status block: the counts of transitions between the queues of the pager's policy, and what became of the pages
+    /// of each policy. Costs a dozen stores, and as many for each two policies of objects.
+    pub fn show_policies(&self, to: &Status) {
         let first = self.policies.at(0);
         let counts = first.policy.transition_counts().iter().zip(&first.inherited);
-        to.show(&first.policy.spec(), counts.map(|(count, before)| count - before));
+        to.transitions.show(&first.policy.spec(), counts.map(|(count, before)| count - before));
+        self.policies.each(self.limit, |number, counts| {
+            if let Some(row) = to.policies.get(number) {
+                row.show(&counts);
+            }
+        });
     }
 
     /// In a fork's child: starts the counts of transitions at zero, because the past ones are the parent's.
@@ -79,8 +91,16 @@ impl<P: Pager> Vm<P> {
         Ok(None)
     }
 
-    /// The object has the pager's policy again. Returns its own, to be dropped outside of the lock. => it has no page
+    /// The object has the pager's policy again. Its pages are handed over as by [`Vm::set_policy`]. Returns its own, to be dropped
+    /// outside of the lock.
     pub fn end_policy_of(&mut self, object: ObjectId) -> Option<Box<AtWork>> {
+        let number = self.own_policy(object)?;
+        if self.policies.at(number).pages > 0 {
+            let (mut from, mut to) = (self.policies.take(number), self.policies.take(0));
+            self.hand_over(&mut from, &mut to, |page| page.object() == object);
+            self.policies.put(number, from);
+            self.policies.put(0, to);
+        }
         self.policies.end(object, self.limit)
     }
 

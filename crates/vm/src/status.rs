@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Name of the memory file; `/proc/PID/task/TID/fd` shows it as `/memfd:overspill-status`.
 pub const STATUS_NAME: &str = "overspill-status";
 /// Marks a valid block and its layout version.
-pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst07");
+pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst08");
 
 /// A text of at most `N` bytes. While it is replaced, a reader sees some of both.
 #[derive(Debug)]
@@ -73,6 +73,67 @@ impl Transitions {
         let row = (self.of.load(Relaxed) as usize).checked_sub(1).and_then(|row| TABLE.get(row));
         let names = row.map_or(&[][..], |info| info.transitions);
         names.iter().zip(&self.counts).for_each(|(name, count)| each(name, count.get()));
+    }
+}
+
+/// What became of the pages of a policy. All in pages; the first two are numbers of now, the others count from the beginning, also
+/// when the policy is changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct PolicyCounts {
+    /// In memory, except for wired pages.
+    pub resident: u64,
+    /// What the policy may have while others want more: its share of the budget.
+    pub share: u64,
+    /// Taken, to be made inactive or watched.
+    pub victims: u64,
+    /// Touched after that, in time to stay.
+    pub rescued: u64,
+    /// Evicted.
+    pub evicted: u64,
+    /// Read again while a thread waited, after their eviction.
+    pub refaults: u64,
+}
+
+impl PolicyCounts {
+    /// Each figure and its name.
+    pub fn each(&self) -> [(&'static str, u64); 6] {
+        let PolicyCounts { resident, share, victims, rescued, evicted, refaults } = *self;
+        [
+            ("resident", resident),
+            ("share", share),
+            ("victims", victims),
+            ("rescued", rescued),
+            ("evicted", evicted),
+            ("refaults", refaults),
+        ]
+    }
+}
+
+/// How many policies the block has room for: the pager's, and those of regions that have one of their own.
+pub const POLICIES_SHOWN: usize = 32;
+
+/// A policy at work. The page daemon updates the counts, once per batch.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct PolicyRow {
+    /// As it is set. Empty: there is none. (The pager's own is [`Status::policy`].)
+    pub policy: Text<64>,
+    /// Which region has it: the name of its file, or its size and place.
+    pub region: Text<128>,
+    counts: [Counter; 6],
+}
+
+impl PolicyRow {
+    /// Stores what became of its pages.
+    pub fn show(&self, counts: &PolicyCounts) {
+        self.counts.iter().zip(counts.each()).for_each(|(cell, (_, count))| cell.set(count));
+    }
+    /// Each figure and its name.
+    pub fn counts(&self) -> [(&'static str, u64); 6] {
+        let mut counts = PolicyCounts::default().each();
+        counts.iter_mut().zip(&self.counts).for_each(|((_, count), cell)| *count = cell.get());
+        counts
     }
 }
 
@@ -138,6 +199,8 @@ pub struct Status {
     pub counters: Counters,
     /// The policy's transitions.
     pub transitions: Transitions,
+    /// The policies, by number. The first is the pager's.
+    pub policies: [PolicyRow; POLICIES_SHOWN],
     /// Hold times of locks.
     pub locks: Locks,
 }

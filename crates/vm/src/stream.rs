@@ -159,8 +159,10 @@ pub struct Streams {
     window_max: u32,
     /// The balance of first windows. At zero a run's second fault asks for none.
     trust: u32,
-    /// The most windows that are under way beyond the one that a reader is in.
-    depth_max: u32,
+    /// The most pages that are under way beyond the window that a reader is in.
+    under_way_max: u32,
+    /// The window of a reader of a file that waits although much is under way.
+    window_long: u32,
     /// How many pages were under way for a reader that had to wait, and when.
     deep: (u32, u64),
 }
@@ -181,7 +183,8 @@ impl Streams {
             window_first,
             window_max,
             trust: TRUST_MAX / 2,
-            depth_max: 1,
+            under_way_max: 0,
+            window_long: window_max,
             deep: (0, 0),
         }
     }
@@ -246,7 +249,7 @@ impl Streams {
         if window == first {
             self.trust = (self.trust + FIRST_IS_WORTH).min(TRUST_MAX);
         }
-        let next = (window * 2).min(self.window_max);
+        let next = (window * 2).min(self.window_max.max(window));
         (next, if window < first { next / 2 } else { next })
     }
 
@@ -346,14 +349,20 @@ impl Streams {
         s.bursts.insert(bursts).ask(&mut s.window)
     }
 
-    /// The most pages of one read.
-    pub fn window_max(&self) -> u32 {
+    /// The most pages of one read ahead of a stream.
+    pub fn window_max(&self, at: usize) -> u32 {
+        self.window_max.max(self.table[at].window)
+    }
+
+    /// The most pages of a read that a thread waits for.
+    pub fn window_touched_max(&self) -> u32 {
         self.window_max
     }
 
-    /// From now on so many pages, at most, are under way for a reader that waits for what is read ahead.
-    pub fn set_under_way_max(&mut self, pages: u32) {
-        self.depth_max = (pages / self.window_max).max(1);
+    /// From now on so many pages, at most, are under way for a reader that waits for what is read ahead, and `long` of them at most
+    /// are read at once if it reads a file.
+    pub fn set_under_way_max(&mut self, pages: u32, long: u32) {
+        (self.under_way_max, self.window_long) = (pages, long.max(self.window_max));
     }
 
     /// How many pages are under way for such readers, if there was one lately.
@@ -489,11 +498,17 @@ impl Streams {
     }
 
     /// The reader of the stream waits for pages that were being read ahead of it. If its windows are as long as they may be, one
-    /// more is kept under way from now on: while one is copied, the device works on the others.
-    pub fn waited(&mut self, stream: StreamRef) {
+    /// more is kept under way from now on: while one is copied, the device works on the others. A reader of a file that waits
+    /// nevertheless gets longer ones, because a device answers one long read sooner than several short ones.
+    pub fn waited(&mut self, stream: StreamRef, of_file: bool) {
         let s = &mut self.table[stream.at()];
-        if s.window == self.window_max && s.bursts.is_none() && s.gave_up_to(stream.next) {
-            s.depth = (s.depth + 1).min(self.depth_max);
+        if s.window < self.window_max || s.bursts.is_some() || !s.gave_up_to(stream.next) {
+            return;
+        }
+        if of_file && s.window < self.window_long && s.depth * s.window >= 2 * self.window_long {
+            (s.window, s.depth) = (self.window_long, 2);
+        } else if (s.depth + 1) * s.window <= self.under_way_max {
+            s.depth += 1;
         }
     }
 

@@ -150,14 +150,15 @@ static void each_policy(const overspill_policy_use *use, void *context)
     seen->devices++;
     CHECK(use->rescued <= use->victims && use->share * PAGE <= BUDGET);
     seen->out += use->resident;
-    snprintf(seen->last, sizeof seen->last, "%s", use->policy);
+    CHECK((use->region[0] == 0) == (seen->devices == 1));
+    snprintf(seen->last, sizeof seen->last, "%s %s", use->policy, use->region);
 }
 
 static void own_policies(const overspill_pager *pager)
 {
     struct seen seen = {0};
     OK(overspill_pager_policies(pager, each_policy, &seen));
-    CHECK(seen.devices == 1 && strcmp(seen.last, "use-once") == 0);
+    CHECK(seen.devices == 1 && strcmp(seen.last, "use-once ") == 0);
     overspill_region *own = region_of(pager, MIB);
     OK(overspill_region_set_policy(own, "fifo"));
     OK(overspill_region_set_policy(own, "2q:kin=0.2"));
@@ -169,7 +170,11 @@ static void own_policies(const overspill_pager *pager)
     CHECK(strcmp(text, "2q:kin=0.2") == 0 && length == strlen(text));
     seen = (struct seen){0};
     OK(overspill_pager_policies(pager, each_policy, &seen));
-    CHECK(seen.devices == 2 && strcmp(seen.last, text) == 0 && seen.out > 0);
+    CHECK(seen.devices == 2 && strncmp(seen.last, "2q:kin=0.2 1024 KiB at 0x", 25) == 0 && seen.out > 0);
+    OK(overspill_region_set_policy(own, NULL));
+    OK(overspill_region_policy(own, text, sizeof text, NULL));
+    CHECK(strcmp(text, "use-once") == 0);
+    OK(overspill_region_set_policy(own, "lru"));
     compare(own, 0, MIB / 8);
     overspill_region_free(own);
     seen = (struct seen){0};
@@ -182,7 +187,23 @@ static void own_policies(const overspill_pager *pager)
     OK(overspill_file_set_policy(file, "drop-behind"));
     OK(overspill_file_policy(file, text, sizeof text, NULL));
     CHECK(strcmp(text, "drop-behind") == 0 && memcmp(overspill_file_data(file), "\177ELF", 4) == 0);
+    seen = (struct seen){0};
+    OK(overspill_pager_policies(pager, each_policy, &seen));
+    CHECK(strcmp(seen.last, "drop-behind /proc/self/exe") == 0);
+    OK(overspill_file_set_policy(file, NULL));
+    OK(overspill_file_policy(file, text, sizeof text, NULL));
+    CHECK(strcmp(text, "use-once") == 0);
     overspill_file_free(file);
+    overspill_arena *arena = NULL;
+    OK(overspill_arena_new(pager, MIB, &arena));
+    OK(overspill_arena_set_policy(arena, "sieve"));
+    GIVES(OVERSPILL_E_POLICY, overspill_arena_set_policy(arena, "best"));
+    OK(overspill_arena_policy(arena, text, sizeof text, NULL));
+    CHECK(strcmp(text, "sieve") == 0);
+    OK(overspill_arena_set_policy(arena, NULL));
+    OK(overspill_arena_policy(arena, text, sizeof text, NULL));
+    CHECK(strcmp(text, "use-once") == 0);
+    overspill_arena_free(arena);
 }
 
 static bool count_calls(const overspill_progress *progress, void *context)
@@ -659,7 +680,8 @@ static void errors(void)
         overspill_file_punch(NULL, 0, 0), overspill_file_prefetch(NULL, 0, 0), overspill_file_wire(NULL, 0, 0, &number),
         overspill_file_unwire(NULL, 1), overspill_pager_policies(NULL, each_policy, NULL), overspill_region_set_policy(NULL, "2q"),
         overspill_region_policy(NULL, NULL, 0, NULL), overspill_file_set_policy(NULL, "2q"),
-        overspill_file_policy(NULL, NULL, 0, NULL),
+        overspill_file_policy(NULL, NULL, 0, NULL), overspill_arena_set_policy(NULL, "2q"),
+        overspill_arena_policy(NULL, NULL, 0, NULL),
     };
     for (size_t i = 0; i < sizeof null / sizeof *null; i++)
         if (null[i] != OVERSPILL_E_ARGUMENT) {
@@ -1111,6 +1133,7 @@ static void forks(void)
             overspill_file_unwire(file, 1), overspill_pager_policies(pager, each_policy, NULL),
             overspill_region_set_policy(region, "2q"), overspill_region_policy(region, text, sizeof text, &size),
             overspill_file_set_policy(file, "2q"), overspill_file_policy(file, text, sizeof text, &size),
+            overspill_arena_set_policy(arena, NULL), overspill_arena_policy(arena, text, sizeof text, &size),
             overspill_file_close(of_child), /* which frees it */
         };
         for (size_t i = 0; i < sizeof forked / sizeof *forked; i++)

@@ -258,6 +258,14 @@ int main(int count, char **arguments) {
         file.set_policy("drop-behind");
         CHECK(own.policy() == "fifo" && file.policy() == "drop-behind" && pager.policies().size() == 3);
         CHECK(pager.policies()[1].policy == "fifo" && !pager.policies()[1].counts.policy);
+        CHECK(pager.policies()[0].region.empty() && pager.policies()[2].region == "/proc/self/exe");
+        own.reset_policy();
+        file.reset_policy();
+        overspill::arena arena(pager, 1 << 20);
+        arena.set_policy("sieve");
+        CHECK(own.policy() == "use-once" && file.policy() == "use-once" && arena.policy() == "sieve");
+        arena.reset_policy();
+        CHECK(arena.policy() == "use-once" && pager.policies().size() == 1);
     }
     CHECK(pager.policies().size() == 1);
     THROWS(OVERSPILL_E_NO_BUDGET, overspill::pager(overspill::options()));

@@ -304,11 +304,13 @@ impl<K: Kernel, S> Daemon<K, S> {
     /// inactive again.
     fn write_home(&mut self, machine: &Machine<K>) -> usize {
         let (mut at, mut back, mut patience) = (0, 0, BATCH);
+        let mut known = None; // a file and its length, as long as nothing was waited for
         while at < self.home_dirty.len() {
             let mut free = self.writes.iter().rposition(|w| !w.busy);
             while free.is_none() && patience > 0 {
                 // Pages that lie scattered take a write each. To put them back would mean to compare them again.
                 patience -= 1;
+                known = None;
                 self.io.submit();
                 self.io.wait(Some(WAIT_NS));
                 self.reap(machine);
@@ -330,8 +332,11 @@ impl<K: Kernel, S> Daemon<K, S> {
             };
             let len = match retry_at > K::now_ns() {
                 true => None,
-                false => match K::file_len(fd) {
-                    Ok(len) => Some(len),
+                false => match known.filter(|(of, _)| *of == fd).map_or_else(|| K::file_len(fd), |(_, len)| Ok(len)) {
+                    Ok(len) => {
+                        known = Some((fd, len));
+                        Some(len)
+                    }
                     Err(e) => {
                         self.home_failed(machine, first.object(), e);
                         None

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test uses some of it
 
 use overspill::{Builder, Delivery, Error, Pager};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 pub const PAGE: usize = overspill::PAGE_SIZE;
@@ -67,6 +68,34 @@ pub unsafe fn fork() -> libc::pid_t {
         assert!(passing && std::time::Instant::now() < until, "fork: {refused}");
         eprintln!("fork: {refused}; trying again");
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The status with which a child ends. A child that hangs is killed. (Not by an alarm: a thread that waits for the pager has all
+/// signals blocked. With one, the parent waited for ever.)
+pub fn status_of(child: libc::pid_t) -> libc::c_int {
+    let until = std::time::Instant::now() + PATIENCE / 2;
+    loop {
+        let mut status = 0;
+        // SAFETY: our child, which nobody else waits for; writes a number.
+        match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
+            0 if std::time::Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            // SAFETY: our child, which was not waited for yet.
+            0 => assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0),
+            ended => {
+                assert_eq!(ended, child);
+                return status;
+            }
+        }
+    }
+}
+
+/// Sets a flag at the end, also of a thread that panics: a scope would wait for ever for its other threads.
+pub struct SetAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
     }
 }
 

@@ -14,7 +14,6 @@
 //!   [`Timeout::Tick`] (a clock: it is meant to fire) or a [`Timeout::Rescue`];
 //! - no actor can go on except by a rescue, and a program has not ended;
 //! - no program has made progress ([`progress`]) for ten seconds of virtual time.
-//! - no program has got anything done ([`progress`]) for ten seconds of virtual time.
 
 pub mod shared;
 mod word;
@@ -98,6 +97,8 @@ struct Run {
     woken: Vec<Woken>,
     /// The number of waits begun. It gives the order in which the waiters of a word are woken.
     waits: u64,
+    /// The run ends here.
+    stopped: bool,
 }
 
 thread_local! {
@@ -139,7 +140,13 @@ pub fn progress() {
     with(|run| run.progress_at = run.now);
 }
 
-/// Runs actors until all programs have ended.
+/// All actors stop here, as when the power fails. The run ends without a failure.
+pub fn stop() {
+    with(|run| run.stopped = true);
+    turn();
+}
+
+/// Runs actors until all programs have ended, or one of them stops all.
 ///
 /// # Errors
 /// The [`Failure`] that ended the run before that.
@@ -162,6 +169,7 @@ pub fn run(seed: u64, actors: Vec<Actor>) -> Result<Report, Failure> {
         states,
         woken: vec![Woken::Woken; count],
         waits: 0,
+        stopped: false,
     };
     RUN.with_borrow_mut(|run| assert!(run.replace(start).is_none(), "one run in a thread at a time"));
     let who: Vec<(&'static str, Role)> = actors.iter().map(|actor| (actor.name, actor.role)).collect();
@@ -196,7 +204,7 @@ enum Next {
 impl Run {
     fn next(&mut self, who: &[(&'static str, Role)]) -> Next {
         let over = |(state, (_, role)): (&State, &(_, Role))| *role == Role::Service || matches!(state, State::Ended);
-        if self.states.iter().zip(who).all(over) {
+        if self.stopped || self.states.iter().zip(who).all(over) {
             return Next::Ended(Ok(Report { turns: self.turns, ns: self.now, rescues: self.rescues }));
         }
         if self.now > self.progress_at + PATIENCE_NS {

@@ -115,7 +115,7 @@ fn many_readers_at_once() {
 fn more_windows_are_under_way_for_a_reader_that_waits() {
     for (most, expected) in [(0, 1), (64, 2), (96, 3)] {
         let mut s = Streams::new(8, 32);
-        s.set_under_way_max(most);
+        s.set_under_way_max(most, 0);
         let mut at = 1000;
         for window in [1, 8, 16] {
             assert_eq!(fault(&mut s, at), window);
@@ -127,7 +127,7 @@ fn more_windows_are_under_way_for_a_reader_that_waits() {
             let (first, given) = under_way.pop_front().expect("a window");
             assert_eq!(first, p(at), "in order, without a gap");
             at += 32;
-            s.waited(given);
+            s.waited(given, true);
             let (stream, mut next, mut want) = s.follow(given, first).expect("the run goes on");
             loop {
                 let given = s.give(stream, next, want.min(32), want);
@@ -142,6 +142,39 @@ fn more_windows_are_under_way_for_a_reader_that_waits() {
         assert!(s.follow(stream, p(at)).is_some_and(|(.., want)| want == 32));
         assert_eq!(s.under_way(), if expected == 1 { 0 } else { 32 * expected as u32 });
     }
+}
+
+/// A reader of a file gets longer windows when many are under way and it waits nevertheless. (With sixteen of 128 KiB a file was
+/// read in order at the pace of the device, which takes half as long for reads of 512 KiB.)
+#[test]
+fn a_reader_of_a_file_that_waits_gets_long_windows() {
+    let mut s = Streams::new(8, 32);
+    s.set_under_way_max(512, 128);
+    let mut at = 1000;
+    for window in [1, 8, 16] {
+        assert_eq!(fault(&mut s, at), window);
+        at += window as u64;
+    }
+    let (stream, window) = s.fault(p(at));
+    let stream = stream.expect("a run");
+    let mut under_way = VecDeque::from([(p(at), 32, s.give(stream, p(at), window, window))]);
+    for _ in 0..40 {
+        let (first, pages, given) = under_way.pop_front().expect("a window");
+        assert_eq!(first, p(at), "in order, without a gap");
+        at += pages as u64;
+        s.waited(given, true);
+        let Some((stream, mut next, mut want)) = s.follow(s.find(first).unwrap_or(given), first) else { continue };
+        loop {
+            let most = want.min(s.window_max(stream));
+            let given = s.give(stream, next, most, want);
+            under_way.push_back((next, most, given));
+            let Some((_, from, left)) = s.rest(given) else { break };
+            (next, want) = (from, left);
+        }
+    }
+    let pages: Vec<u32> = under_way.iter().map(|window| window.1).collect();
+    assert_eq!(pages, [128; 4]);
+    assert_eq!((s.window_max(stream), s.window_touched_max(), s.under_way()), (128, 32, 512));
 }
 
 /// A reader whose memory is endless and whose reads take no time, as the core serves it.
