@@ -39,8 +39,6 @@ use overspill_vm::{Laundry, Resident};
 /// Pages per step.
 pub const BATCH: usize = 128;
 const _: () = assert!(BATCH <= COPIES_MAX);
-/// Pages per step of those that a reader has passed, which mostly lie side by side: each drop or move flushes the TLB once.
-const PASS_BATCH: usize = 2 * BATCH;
 /// Pages that are read at a time when pages are copied out. Each read may wait for the kernel's lock on the program's address
 /// space, for which the program's threads may be competing.
 const COPY_PAGES: usize = 32;
@@ -156,13 +154,13 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         let _ = K::advise(buffers, buffers_len, Advice::WipeOnFork); // a fork's child makes its own
         Ok(Daemon {
             io: K::io(engine, 32)?,
-            batch: Vec::with_capacity(PASS_BATCH),
-            drops: Vec::with_capacity(PASS_BATCH),
+            batch: Vec::with_capacity(BATCH),
+            drops: Vec::with_capacity(BATCH),
             laundry: Vec::with_capacity(BATCH),
             places: Vec::with_capacity(BATCH),
             dirty: Vec::with_capacity(BATCH),
             home_dirty: Vec::with_capacity(BATCH),
-            busy: Vec::with_capacity(PASS_BATCH),
+            busy: Vec::with_capacity(BATCH),
             unwritable: Vec::with_capacity(BATCH),
             mappings: if machine.config.delivery == Delivery::Threads { K::Mappings::opened() } else { K::Mappings::default() },
             locked_seen: false,
@@ -299,7 +297,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             return Step::Worked;
         }
         if demand.pass > 0 {
-            self.pass(machine, demand.pass.min(2 * most));
+            self.pass(machine, demand.pass.min(most));
             return Step::Worked;
         }
         let all_tried = self.fruitless > listed;

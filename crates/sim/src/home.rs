@@ -238,7 +238,7 @@ impl Homes {
                     file.device.insert(page, ends);
                 }
             }
-            if !fails && let Some(len) = file.lens.drain(..lens.min(file.lens.len())).last() {
+            if !fails && let Some(len) = file.lens.drain(..lens.min(file.lens.len())).next_back() {
                 file.device_len = len;
             }
         });

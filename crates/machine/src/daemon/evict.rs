@@ -1,7 +1,7 @@
 //! Parking: moves the policy's victims out of the program's sight. Where the kernel tells references, they are watched first, and
 //! those that are used stay.
 
-use super::{BATCH, Daemon, PASS_BATCH, run_length};
+use super::{BATCH, Daemon, run_length};
 use crate::errno;
 use crate::kernel::{Kernel, Mappings as _, Mistake, Moved, Uffd, prot};
 use crate::lock::ReadGuard;
@@ -220,9 +220,9 @@ impl<K: Kernel, S> Daemon<K, S> {
     /// Moves `batch[at..at + n]`, neighbouring pages, to the places from `place` on.
     fn park_run(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize, n: usize, place: ParkPlace) -> bool {
         let addr = map.addr(self.batch[at].0);
-        let mut results = [Parked::Yes; PASS_BATCH];
-        let mut areas = [Area::USUAL; PASS_BATCH];
-        let mut occupied = [false; PASS_BATCH]; // places that were not empty
+        let mut results = [Parked::Yes; BATCH];
+        let mut areas = [Area::USUAL; BATCH];
+        let mut occupied = [false; BATCH]; // places that were not empty
         let mut done = 0;
         // Up to which page the protection is known, and the area for it. The kernel refuses a move of several mappings, or of
         // another protection.
