@@ -44,6 +44,8 @@ impl Shared {
         let [before, now] = [reader::deep_pages, reader::file_pages].map(|pages| pages(self.cluster_pages) as u32);
         let mut core = self.machine.core.lock();
         core.vm.charge(now - before);
-        core.vm.set_under_way_max(now, reader::long_pages(self.cluster_pages) as u32);
+        // long reads only if as many frames can be kept free as are then under way: in the least budget they pushed others out
+        let long = if now <= core.vm.limit() / 32 { reader::long_pages(self.cluster_pages) as u32 } else { 0 };
+        core.vm.set_under_way_max(now, long);
     }
 }
