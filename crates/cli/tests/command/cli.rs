@@ -2,6 +2,7 @@
 //! and a missing agent, or have a few lines of C in its place, which also fix the interface between command and agent.
 
 use crate::common::copy;
+use overspill_vm::status::STATUS_MAGIC;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -630,7 +631,7 @@ fn check_says_what_there_is() {
     assert!(text.contains("OVERSPILL_AGENT"));
 }
 
-/// An agent, as far as the command sees it. `ACT` is replaced.
+/// An agent, as far as the command sees it. `MAGIC` and `ACT` are replaced.
 const AGENT: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
@@ -650,7 +651,7 @@ __attribute__((constructor)) static void start(void) {
     struct stat st;
     fstat(fd, &st);
     struct block *b = mmap(0, st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (b == MAP_FAILED || memcmp(&b->magic, "ovspst07", 8) || b->size != (uint64_t)st.st_size) abort();
+    if (b == MAP_FAILED || memcmp(&b->magic, "MAGIC", 8) || b->size != (uint64_t)st.st_size) abort();
     if (b->pid != (uint32_t)getpid()) return;
     if (strcmp(getenv("OVERSPILL_MEMORY"), "67108864") || !strstr(getenv("OVERSPILL_SWAP"), ",size=1073741824,prio=-1")) abort();
     if (strncmp(getenv("OVERSPILL_SWAP"), "file:/", 6) || !getenv("OVERSPILL_RUN")) abort();
@@ -664,7 +665,9 @@ __attribute__((constructor)) static void start(void) {
 
 /// `overspill run` with such an agent. `None`, with a message, where that is impossible.
 fn with_agent(dir: &Dir, act: &str, options: &[&str]) -> Option<Command> {
-    let agent = dir.compile("agent.so", &AGENT.replace("ACT", act), &["-shared", "-fPIC"])?;
+    let magic = STATUS_MAGIC.to_le_bytes();
+    let source = AGENT.replace("MAGIC", &String::from_utf8_lossy(&magic)).replace("ACT", act);
+    let agent = dir.compile("agent.so", &source, &["-shared", "-fPIC"])?;
     let check = Command::new(OVERSPILL).arg("check").arg("--swap").arg(&dir.0).env("OVERSPILL_AGENT", &agent).output();
     if !check.as_ref().is_ok_and(|check| check.status.success()) {
         eprintln!("skipped, because programs cannot be paged here: {check:?}");
