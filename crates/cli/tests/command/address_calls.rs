@@ -131,9 +131,9 @@ fn what_is_locked_moves_and_grows() {
     case("locked");
 }
 
-/// One call fills pages of one mapping only. When mprotect(2) had divided the mapping of pages that were read together, none of them
-/// was filled. The page was touched and all of them read again, until by chance it was read alone. That was 130,000 pages here, for
-/// 39,000 touches; two threads that did so beside each other hung.
+/// One call fills pages of one mapping only. When mprotect(2) had divided the mapping of pages that were read together, none of
+/// them was filled. The page was touched and all of them read again, until by chance it was read alone. That was 130,000 pages
+/// here, for 39,000 touches. Two threads that did so at the same time hung.
 #[test]
 fn pages_of_two_mappings_come_back_together() {
     let Some(r) = case("divided") else { return };
