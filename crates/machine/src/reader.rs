@@ -373,6 +373,9 @@ impl<K: Kernel> Reader<K> {
     /// Returns the next read, if `op` has been read and its reader already waits.
     fn start_one(&mut self, machine: &Machine<K>, read: Read) -> Option<Read> {
         let op = &read.op;
+        if op.count as usize > self.cluster_pages {
+            self.deepen(); // there are files, but this thread may not have looked yet
+        }
         // Completions of other kinds are put back only when a buffer is found: while one is there, `wait` would not wait.
         let mut others = [None; 8];
         let mut n = 0;
@@ -420,7 +423,7 @@ impl<K: Kernel> Reader<K> {
             1 => (0..SINGLES).find(is_free),
             n if n <= self.cluster_pages => (first..end).find(is_free),
             n => {
-                assert!(n <= long_pages(self.cluster_pages) && self.clusters == FILE_CLUSTERS, "a read of {n} pages");
+                assert!(n <= long_pages(self.cluster_pages), "a read of {n} pages");
                 (first + CLUSTERS..end).step_by(n.div_ceil(self.cluster_pages).next_power_of_two()).find(is_free)
             }
         }

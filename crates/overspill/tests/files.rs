@@ -52,6 +52,23 @@ fn a_file_is_read() {
     }
 }
 
+/// Whoever reads a file in order faster than the device gets long reads, if the budget has room for them.
+#[test]
+fn a_fast_reader_finds_what_is_there() {
+    let budget = 4 * BUDGET;
+    let bytes = random_bytes(3 * budget as usize + 99);
+    let file = Temp::new("fast", &bytes);
+    let Some(pager) = build(Pager::builder().memory(budget)) else { return };
+    let region = pager.open_file(&file.0, Access::ReadOnly).expect("a region");
+    for _ in 0..2 {
+        // SAFETY: nobody changes the file.
+        assert!(unsafe { region.as_slice() } == bytes);
+    }
+    let c = pager.counters();
+    eprintln!("{} pages by {} reads", c.file_pages_in.get(), c.page_in_ops.get());
+    assert_budget(&pager, 1);
+}
+
 /// An index that is in use stays in memory while another file is read through once. Almost all of its pages were evicted once. (By
 /// fifo they still are, twice each. On a busy machine the page daemon comes late, and up to half of them are evicted.)
 #[test]
