@@ -92,8 +92,8 @@ class Pager(_overspill.Pager):
 
     def stats(self) -> dict[str, Any]:
         """All counters by name (`counters_help` says what they count), and `policy`, `delivery`, `metadata_bytes`, `swaps`,
-        `policies` (each policy in use, the array or file that has it for itself, and what became of its pages; the pager's first), `first_loss` (what is known of the first
-        page that could not be read back, or None)."""
+        `policies` (each policy in use, the array or file that has it for itself, and what became of its pages; the pager's first),
+        `first_loss` (what is known of the first page that could not be read back, or None)."""
         return self.counters() | {
             "policy": self.policy,
             "policies": self.policies(),

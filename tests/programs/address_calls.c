@@ -592,8 +592,8 @@ static void forks_alongside(void) {
     check(wrong(here, MOVED, 3) == 0, "and their parent");
 }
 
-/* Each eight pages are two mappings or three. They are used in order, in bursts, and in groups in any order, so that the pager reads
-   many pages for the touch of one. */
+/* Each eight pages are two mappings or three. They are used in order, in bursts, and in groups in any order, so that the pager
+   reads many pages for the touch of one. */
 static void divided(void) {
     enum { GROUP = 8 * PAGE, COUNT = 1024 };
     unsigned char *p = map(COUNT * GROUP);
@@ -605,14 +605,16 @@ static void divided(void) {
         for (long i = 0; i < COUNT; i++)
             if (i % 8 < 2) check(wrong(p + i * GROUP, GROUP, 5 + i * 56) == 0, "in bursts");
     for (long round = 0; round < 3; round++)
-        for (long i = 0, at = 0; i < COUNT; i++, at = (at + 389) % COUNT) check(wrong(p + at * GROUP, GROUP, 5 + at * 56) == 0, "in groups");
+        for (long i = 0, at = 0; i < COUNT; i++, at = (at + 389) % COUNT)
+            check(wrong(p + at * GROUP, GROUP, 5 + at * 56) == 0, "in groups");
 }
 
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
         {"refused", refused}, {"refused-late", refused_late}, {"refused-after-report", refused_after_report}, {"twice", twice},
         {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
-        {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"as-one", as_one}, {"forks-alongside", forks_alongside}, {"droppable", droppable}, {"locked", locked}, {"divided", divided},
+        {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"as-one", as_one}, {"forks-alongside", forks_alongside}, {"droppable", droppable}, {"locked", locked},
+        {"divided", divided},
     };
     setvbuf(stdout, NULL, _IONBF, 0);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -324,9 +324,9 @@ typedef struct overspill_region overspill_region;
 int overspill_region_new(const overspill_pager *pager, size_t bytes, overspill_region **region);
 
 /* Gives the region a replacement policy of its own, or changes that, while it is in use; `policy` as for overspill_options_policy,
-   or NULL for the pager's again. Two regions that ask for the same have one each. The pager's budget stays one for all: policies with the most pages for their
-   share give them up, and shares follow use (docs/POLICIES.md). The policy ends with the region. Errors: OVERSPILL_E_POLICY, with
-   the names of all policies in the message; OVERSPILL_E_TOO_MANY_POLICIES. */
+   or NULL for the pager's again. Two regions that ask for the same have one each. The pager's budget stays one for all: policies
+   with the most pages for their share give them up, and shares follow use (docs/POLICIES.md). The policy ends with the region.
+   Errors: OVERSPILL_E_POLICY, with the names of all policies in the message; OVERSPILL_E_TOO_MANY_POLICIES. */
 int overspill_region_set_policy(const overspill_region *region, const char *policy);
 
 /* The policy of the region, its own or else the pager's, as overspill_pager_policy hands it out. */

@@ -695,6 +695,11 @@ pub fn yield_now() {
     let _ = unsafe { sys!(libc::SYS_sched_yield) };
 }
 
+/// The CPUs of a bit set.
+pub fn cpus_of(set: &[u64; 16]) -> impl Iterator<Item = usize> {
+    (0..1024).filter(|cpu| set[cpu / 64] >> (cpu % 64) & 1 == 1)
+}
+
 /// How many CPUs a bit set has.
 pub fn count_cpus(set: &[u64; 16]) -> u32 {
     set.iter().map(|word| word.count_ones()).sum()

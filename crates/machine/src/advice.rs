@@ -15,7 +15,6 @@ impl<K: Kernel> Machine<K> {
     /// The program is about to put guard pages here (MADV_GUARD_INSTALL, for which there is no event). That drops the content.
     /// Until [`Machine::guarded`] no page is brought in here and none is taken. Returns whether there may be guard pages already,
     /// or `None` if there is no room to remember the call.
-    /// already, or `None` if there is no room to remember it.
     pub fn begin_guard(&self, start: usize, end: usize) -> Option<bool> {
         let mut map = self.map.write();
         let (mut at, mut before) = (start, false);

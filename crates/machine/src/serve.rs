@@ -287,7 +287,7 @@ impl<K: Kernel> Machine<K> {
         let len = (count as usize) << PAGE_SHIFT;
         let behind = map.first_behind(addr, addr + len);
         let len = behind.map_or(len, |behind| behind - addr);
-        let (mut done, mut most) = (0, len);
+        let (mut done, mut most, mut refused) = (0, len, false);
         while done < len {
             // SAFETY: within the caller's source.
             let Moved { bytes, error, .. } = unsafe { map.program.copy(addr + done, src.add(done), most.min(len - done)) };
@@ -300,13 +300,13 @@ impl<K: Kernel> Machine<K> {
                 // EAGAIN: an event waits to be read; the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is
                 // gone.
                 Some(e) => {
-                    self.refused_fill.store(e == errno::EAGAIN, Relaxed);
-                    return (done >> PAGE_SHIFT) as u32;
+                    refused = e == errno::EAGAIN;
+                    break;
                 }
             }
         }
-        if self.refused_fill.load(Relaxed) {
-            self.refused_fill.store(false, Relaxed);
+        if self.refused_fill.load(Relaxed) != refused {
+            self.refused_fill.store(refused, Relaxed);
         }
         (done >> PAGE_SHIFT) as u32
     }

@@ -188,10 +188,7 @@ fn a_child_has_no_arena() {
             // SAFETY: ends the child.
             unsafe { libc::_exit(if right { 0 } else { 1 }) };
         }
-        let mut status = -1;
-        // SAFETY: our child; writes a number.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0);
+        assert_eq!(status_of(child), 0);
         block.free(&arena);
     }
 }

@@ -204,9 +204,7 @@ fn case(name: &str, path: &Path) {
                     std::process::exit(77);
                 }
                 pid => {
-                    let mut status = 0;
-                    // SAFETY: our child; writes a number.
-                    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                    let status = status_of(pid);
                     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 77, "status {status:#x}");
                 }
             }

@@ -480,8 +480,9 @@ fn regions_have_policies_of_their_own() {
 
 /// Regions become longer, and their files with them. Processes end in the middle of it, and machines stop; others go on with what
 /// is left of the files.
-const CRASHES: Scenario =
-    Scenario { files: Some(FileHabits { grows: 60, crashes: 15, weights: [20, 30, 20, 6, 2, 4, 0], ..FILE_HABITS }), ..FILES };
+const CRASH_HABITS: FileHabits = FileHabits { grows: 60, crashes: 15, weights: [20, 30, 20, 6, 2, 4, 0], ..FILE_HABITS };
+
+const CRASHES: Scenario = Scenario { files: Some(CRASH_HABITS), ..FILES };
 
 #[test]
 fn what_was_flushed_is_there_after_a_crash() {
@@ -491,12 +492,9 @@ fn what_was_flushed_is_there_after_a_crash() {
 /// The same in-thread, with a device that fails.
 const CRASHES_IN_THREAD: Scenario = Scenario {
     files: Some(FileHabits {
-        grows: 60,
-        crashes: 15,
         pages: 100,
-        weights: [20, 30, 20, 6, 2, 4, 0],
         trouble: FileTrouble { write_error: 30, no_space: 10, short: 50, sync_error: 100, ..FileTrouble::NONE },
-        ..FILE_HABITS
+        ..CRASH_HABITS
     }),
     ..IN_THREAD
 };

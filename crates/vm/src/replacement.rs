@@ -84,10 +84,7 @@ impl<P: Pager> Vm<P> {
         if self.table.next_present(PageId::new(object, 0), OBJECT_PAGES_MAX).is_none() {
             return Ok(None);
         }
-        let (mut from, mut to) = (self.policies.take(0), self.policies.take(number));
-        self.hand_over(&mut from, &mut to, |page| page.object() == object);
-        self.policies.put(0, from);
-        self.policies.put(number, to);
+        self.hand_over_object(object, 0, number);
         Ok(None)
     }
 
@@ -96,10 +93,7 @@ impl<P: Pager> Vm<P> {
     pub fn end_policy_of(&mut self, object: ObjectId) -> Option<Box<AtWork>> {
         let number = self.own_policy(object)?;
         if self.policies.at(number).pages > 0 {
-            let (mut from, mut to) = (self.policies.take(number), self.policies.take(0));
-            self.hand_over(&mut from, &mut to, |page| page.object() == object);
-            self.policies.put(number, from);
-            self.policies.put(0, to);
+            self.hand_over_object(object, number, 0);
         }
         self.policies.end(object, self.limit)
     }
@@ -111,6 +105,14 @@ impl<P: Pager> Vm<P> {
         new.succeed(&old);
         self.policies.put(number, new);
         old
+    }
+
+    /// Hands the object's pages over, from the policy of one number to that of another.
+    fn hand_over_object(&mut self, object: ObjectId, from: usize, to: usize) {
+        let (mut old, mut new) = (self.policies.take(from), self.policies.take(to));
+        self.hand_over(&mut old, &mut new, |page| page.object() == object);
+        self.policies.put(from, old);
+        self.policies.put(to, new);
     }
 
     fn hand_over(&self, from: &mut AtWork, to: &mut AtWork, moves: impl Fn(PageId) -> bool) {

@@ -25,9 +25,7 @@ const _: () = assert!(DESCRIPTORS_MAX <= PACK_MAX);
 const SOCKET_AFTER_NS: u64 = 200_000_000;
 
 pub(super) fn allowed_cpus() -> Vec<usize> {
-    let set = sys::allowed_cpus();
-    let mut cpus: Vec<usize> = (0..1024).filter(|c| set[c / 64] >> (c % 64) & 1 == 1).collect();
-    cpus.truncate(16);
+    let mut cpus: Vec<usize> = sys::cpus_of(&sys::allowed_cpus()).take(16).collect();
     if cpus.is_empty() {
         cpus.push(0);
     }

@@ -2,7 +2,7 @@
 //! at, would tell nothing otherwise.
 
 use super::{PATIENCE, overspill};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{read_dir, read_to_string};
 use std::io::Write as _;
@@ -28,7 +28,8 @@ pub fn watch() {
                     let (begun, told) = since.entry(pid).or_insert((Instant::now(), false));
                     if begun.elapsed() > PATIENCE - BEFORE && !*told {
                         *told = true;
-                        let _ = std::io::stderr().write_all(tell(pid, &parents).as_bytes()); // the test's own output may never be shown
+                        // (the test's own output may never be shown)
+                        let _ = std::io::stderr().write_all(tell(pid, &parents).as_bytes());
                     }
                 }
             }
@@ -40,25 +41,22 @@ fn of(pid: u32, file: &str) -> String {
     read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default().trim_end().replace('\0', " ")
 }
 
+/// The names in a folder that are numbers.
+fn numbers(dir: &str) -> BTreeSet<u32> {
+    read_dir(dir).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
 /// The parent of each process.
 fn parents() -> BTreeMap<u32, u32> {
-    let all = read_dir("/proc").into_iter().flatten().flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let all = numbers("/proc").into_iter();
     // the name, which may hold anything, ends with the last bracket
-    pids.filter_map(|pid| Some((pid, of(pid, "stat").rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?))).collect()
+    all.filter_map(|pid| Some((pid, of(pid, "stat").rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?))).collect()
 }
 
 /// What each thread of the process, and of those that it started, waits for.
 fn tell(pid: u32, parents: &BTreeMap<u32, u32>) -> String {
     let mut text = format!("about to be killed: {pid} {}\n", of(pid, "cmdline"));
-    let mut tasks: Vec<u32> = read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|t| t.file_name().to_str()?.parse().ok())
-        .collect();
-    tasks.sort_unstable();
-    for task in tasks {
+    for task in numbers(&format!("/proc/{pid}/task")) {
         let [name, wait, call, stack] = ["comm", "wchan", "syscall", "stack"].map(|file| of(pid, &format!("task/{task}/{file}")));
         let _ = writeln!(text, "  {task} {name}, in {wait}, system call {call}\n    {}", stack.replace('\n', "\n    "));
     }

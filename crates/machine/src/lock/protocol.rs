@@ -99,18 +99,19 @@ impl<W: Word> RawRwLock<W> {
         }
     }
     pub fn write(&self) {
-        self.writers.fetch_add(1, Relaxed);
-        let take = || self.state.compare_exchange(0, WRITER, Acquire);
-        if !take() {
-            self.wait(take);
-        }
+        self.take_write(true);
     }
     /// As `write`, but sleeps at once if it has to wait.
     pub fn write_without_polling(&self) {
+        self.take_write(false);
+    }
+    fn take_write(&self, polls: bool) {
         self.writers.fetch_add(1, Relaxed);
         let take = || self.state.compare_exchange(0, WRITER, Acquire);
-        if !take() {
-            self.sleep(take);
+        match (take(), polls) {
+            (true, _) => {}
+            (false, true) => self.wait(take),
+            (false, false) => self.sleep(take),
         }
     }
     pub fn unlock_read(&self) {
