@@ -17,6 +17,7 @@
 //! Each process needs its buffers and a few more pages to work at all ([`Family::least`]). With more processes than the budget can
 //! hold at that size, the family exceeds it.
 
+pub mod cache;
 pub mod shares;
 
 use crate::area;
@@ -24,7 +25,9 @@ use crate::kernel::Linux;
 use crate::machine::{Core, Machine, Space};
 use crate::sys::{self, Errno, sys};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use overspill_store::PageBytes;
 use overspill_vm::types::PAGE_SIZE;
+use cache::Cache;
 use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, UNITS, View, Word};
 
 /// The least that a process has beyond its own buffers, in pages.
@@ -41,6 +44,7 @@ const LEFT_ALONE_NS: u64 = 5_000_000_000;
 #[repr(C)]
 struct Block {
     used: Word,
+    cached: Word,
     units: [Word; UNITS],
     members: [Member; 0],
 }
@@ -49,6 +53,13 @@ struct Block {
 /// nanoseconds.
 const BIRTH_NS: u64 = 1_000_000_000;
 const BIRTH_LOOK_NS: u64 = 20_000_000;
+
+/// Wakes a member's page daemon.
+fn ring(member: &Member) {
+    let bell = member.bell.atomic();
+    bell.fetch_add(1, SeqCst);
+    sys::futex_wake_shared(bell, 1);
+}
 
 /// A process's part of the budget of its family.
 #[derive(Debug)]
@@ -61,6 +72,8 @@ pub struct Family {
     least: u32,
     /// What the process may have above its part, in pages: compressed memory that it got by a fork and that cannot go elsewhere.
     excess: AtomicU32,
+    /// What all processes have in common. `None`: there is no address space for it.
+    cache: Option<Cache>,
 }
 
 impl Family {
@@ -73,7 +86,7 @@ impl Family {
         let at = area::map_shared(size_of::<Block>() + members * size_of::<Member>())? as *const Block;
         // SAFETY: our own fresh mapping, zeroed, for good, and as long as that; it is read and written through atomics only.
         let (block, entries) = unsafe { (&*at, core::slice::from_raw_parts(&raw const (*at).members as *const Member, members)) };
-        let shares = Shares::new(pages, &block.used, &block.units, entries);
+        let shares = Shares::new(pages, &block.used, &block.cached, &block.units, entries);
         let id = shares.reserve(MemberId::NOBODY).expect("all entries are free");
         shares.take(id, pages);
         Ok(Family {
@@ -82,6 +95,7 @@ impl Family {
             shared: AtomicBool::new(false),
             least: buffer_pages + LEAST_PAGES,
             excess: AtomicU32::new(0),
+            cache: (members == MEMBERS_MAX).then(|| Cache::new(pages).ok()).flatten(),
         })
     }
 
@@ -220,11 +234,7 @@ impl Family {
     /// Asks the other processes for memory. => this process is short
     pub fn ask(&self, view: &View) {
         self.shares.set_wants(self.id(), true);
-        self.shares.ask(self.id(), view, |member| {
-            let bell = member.bell.atomic();
-            bell.fetch_add(1, SeqCst);
-            sys::futex_wake_shared(bell, 1);
-        });
+        self.shares.ask(self.id(), view, ring);
     }
 
     /// Takes up to `pages` pages that nobody has. Returns whether there were any.
@@ -241,11 +251,66 @@ impl Family {
         map.pool.iter().for_each(|pool| pool.set_budget(limit));
     }
 
+    // ---- the cache ----
+
+    fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref().filter(|_| self.is_shared())
+    }
+
+    /// This process reads a page by itself. If other processes may read the same bytes, it has a `key`. Returns whether the cache
+    /// had bytes for it; they may be wrong.
+    pub fn load_common(&self, key: Option<u128>, page: &mut PageBytes) -> bool {
+        let Some(cache) = self.cache() else { return false };
+        match key {
+            Some(key) => cache.load(key, self.id(), page),
+            None => {
+                cache.note_read();
+                false
+            }
+        }
+    }
+
+    /// This process has read these bytes, which others may read as well.
+    pub fn store_common(&self, key: u128, page: &PageBytes) {
+        if let Some(cache) = self.cache() {
+            cache.store(key, self.id(), page);
+        }
+    }
+
+    /// Brings the cache nearer to its best size. Asks processes that have more than their part if it lacks something.
+    fn tend_cache(&self, view: &View) {
+        let Some(cache) = &self.cache else { return };
+        if !cache.begin_change(self.id(), |id| self.shares.lives(id)) {
+            return;
+        }
+        let most = if view.members > 1 { self.total().saturating_sub(view.members.saturating_mul(2 * self.least())) } else { 0 };
+        if let Some(best) = cache.judge(self.shares.cached(), most) {
+            self.shares.set_cached(best);
+        }
+        let wants = self.shares.cached().min(most);
+        self.shares.set_cached(wants);
+        let has = self.shares.pages(MemberId::CACHE);
+        if has < wants {
+            self.shares.take(MemberId::CACHE, wants - has);
+            cache.resize(self.shares.pages(MemberId::CACHE));
+        } else if cache.pages() > wants || has > wants {
+            cache.resize(wants);
+            self.shares.give(MemberId::CACHE, has.saturating_sub(cache.pages()), MemberId::NOBODY);
+        }
+        cache.end_change();
+        if self.shares.pages(MemberId::CACHE) < wants {
+            self.shares.ask(self.id(), view, ring);
+            self.entry().asked.store(1);
+        }
+    }
+
     /// Publishes the view in the counters.
     fn show(&self, machine: &Machine, view: &View) {
         let counters = &machine.status.counters;
         counters.family_members.set(view.members.into());
         counters.family_free_bytes.set(view.free as u64 * PAGE_SIZE as u64);
+        let cached = self.shares.pages(MemberId::CACHE);
+        counters.family_cache_bytes.set(u64::from(cached) * PAGE_SIZE as u64);
     }
 }
 
@@ -261,6 +326,7 @@ impl Family {
         let map = machine.map.read();
         let mut core = machine.core.lock();
         family.excess.store(0, Relaxed);
+        family.tend_cache(&view);
         core.vm.shut_pool(false);
         family.take(&map, &mut core, family.total());
         family.shared.store(family.limit() < family.total(), Relaxed);
@@ -328,6 +394,9 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
             Family::take_if_alone(machine);
             return;
         }
+        family.tend_cache(&view);
+        let view = family.view();
+        let asked = family.entry().asked.load() != 0;
         let map = machine.map.read();
         let mut core = machine.core.lock();
         if machine.freeze.is_on() {

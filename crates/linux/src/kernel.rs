@@ -63,6 +63,14 @@ impl overspill_machine::kernel::Host<Linux> for Host {
     fn shares_cpu(&self) -> bool {
         self.wake_policy.is_here()
     }
+    fn load_common(&self, key: Option<u128>, page: &mut PageBytes) -> bool {
+        self.family.as_ref().is_some_and(|family| family.load_common(key, page))
+    }
+    fn store_common(&self, key: u128, page: &PageBytes) {
+        if let Some(family) = &self.family {
+            family.store_common(key, page);
+        }
+    }
     fn records(&self) -> bool {
         self.record.is_some()
     }

@@ -5,7 +5,7 @@
 
 use crate::completion;
 use crate::errno::{self, Errno};
-use crate::kernel::{Content as _, Done, Io as _, Kernel, Mistake, Uffd as _};
+use crate::kernel::{Content as _, Done, Host as _, Io as _, Kernel, Mistake, Uffd as _};
 use crate::machine::{Core, Machine};
 use crate::park::ParkPlace;
 use crate::pointers::Pointed;
@@ -112,7 +112,6 @@ pub unsafe fn arrived<K: Kernel>(
     result: Result<usize, Errno>,
     issue: impl FnOnce(Read) -> Option<Read>,
 ) -> After {
-    let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
     let mut stored = [Tag::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
     // SAFETY: the caller's buffer, and nobody else uses it.
@@ -128,6 +127,10 @@ pub unsafe fn arrived<K: Kernel>(
     }
     let arrived = || (0..op.count).filter(|i| read.good >> i & 1 == 1 && op.wants(*i));
     stored[0] = op.expected;
+    if op.is_common && read.good == 1 {
+        // SAFETY: the buffer has a page, aligned, and the read into it has ended.
+        machine.host.store_common(common_key(op), unsafe { &*(buffer as *const PageBytes) });
+    }
     if op.count > 1 && home.is_none() {
         let core = machine.core.lock();
         arrived().for_each(|i| stored[i as usize] = core.vm.expected(op, i));
@@ -147,6 +150,38 @@ pub unsafe fn arrived<K: Kernel>(
             false => machine.content.open(op.page(i), stored[i as usize], bytes) || K::mistake(Mistake::TrustsDevices),
         };
     }
+    // SAFETY: the caller's buffer.
+    unsafe { place(machine, &Read { op: *op, fd: *fd, home: *home }, buffer, Some(since), &Checked { read, stored, right }, issue) }
+}
+
+/// The key of a read that other processes may make as well, for [`Host::load_common`].
+fn common_key(op: &PageIn) -> u128 {
+    op.expected.unmasked(op.first) ^ u128::from(op.expected.number()) << 64
+}
+
+/// Pages that were read, before they are placed.
+struct Checked {
+    read: completion::Arrived,
+    /// The tags that they were checked against.
+    stored: [Tag; CLUSTER_PAGES_MAX],
+    /// They are what was stored. Then they are plain.
+    right: [bool; CLUSTER_PAGES_MAX],
+}
+
+/// The second part of [`arrived`]. `since`: when the device was asked, if it was.
+///
+/// # Safety
+/// As [`arrived`].
+unsafe fn place<K: Kernel>(
+    machine: &Machine<K>,
+    Read { op, home, .. }: &Read,
+    buffer: *mut u8,
+    since: Option<u64>,
+    Checked { read, stored, right }: &Checked,
+    issue: impl FnOnce(Read) -> Option<Read>,
+) -> After {
+    let arrived = || (0..op.count).filter(|i| read.good >> i & 1 == 1 && op.wants(*i));
+    let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
     let map = machine.map.read();
     let addr_of = |i: u32| map.addr(op.page(i));
     // the range may have been cut since the read began; pages that were cut off are orphaned and not placed
@@ -158,7 +193,9 @@ pub unsafe fn arrived<K: Kernel>(
         outcome => outcome,
     };
     let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != Tag::UNKNOWN);
-    if home.is_none() {
+    if let Some(since) = since
+        && home.is_none()
+    {
         let ns = count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
         if op.count == 1 && op.touched().is_some() {
             core.vm.page_in_took(op.location.is_memory, ns);
@@ -256,6 +293,19 @@ pub unsafe fn arrived<K: Kernel>(
         machine.arrivals.announce(); // a flush may wait for these pages
     }
     After { next, lost }
+}
+
+/// Gets a single page from other processes that have read it, if possible, and checks it. Then it is plain.
+///
+/// # Safety
+/// `buffer` has room for a page, page-aligned, and nobody else uses it.
+unsafe fn load_common<K: Kernel>(machine: &Machine<K>, op: &PageIn, buffer: *mut u8) -> bool {
+    // SAFETY: the caller's buffer.
+    let bytes = unsafe { &mut *(buffer as *mut PageBytes) };
+    let found = machine.host.load_common(op.is_common.then(|| common_key(op)), bytes)
+        && machine.content.open(op.first, op.expected, bytes);
+    machine.status.counters.family_cache_pages_in.add(u64::from(found));
+    found
 }
 
 /// The next part of the window that `op` is a part of, to be read at the same time.
@@ -405,6 +455,17 @@ impl<K: Kernel> Reader<K> {
                 arrived(machine, &read, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), Some)
             };
             return after.next;
+        }
+        if op.count == 1 && read.home.is_none() {
+            let buffer = self.buffer(flight);
+            // SAFETY: as above.
+            if unsafe { load_common(machine, op, buffer) } {
+                let (mut stored, mut right) = ([Tag::UNKNOWN; CLUSTER_PAGES_MAX], [false; CLUSTER_PAGES_MAX]);
+                (stored[0], right[0]) = (op.expected, true);
+                let checked = Checked { read: completion::Arrived { good: 1, beyond: 0, result: Ok(PAGE_SIZE) }, stored, right };
+                // SAFETY: as above.
+                return unsafe { place(machine, &read, buffer, None, &checked, Some) }.next;
+            }
         }
         self.issue(machine, flight, read);
         None

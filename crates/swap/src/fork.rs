@@ -4,7 +4,7 @@ use crate::bitmap::WORD_BITS;
 use crate::device::{Device, set};
 use crate::devices::Devices;
 use crate::fork_epochs::{Epochs, Renumbered};
-use overspill_vm::types::DeviceId;
+use overspill_vm::types::{DeviceId, Slot};
 
 impl Device {
     /// Frees slots that do not wait for any child any more.
@@ -54,6 +54,16 @@ impl Devices {
     /// Slots that were given back but wait for [`Devices::child_gone`]. They count in [`Devices::used`].
     pub fn deferred(&self) -> u64 {
         self.own().map(|d| u64::from(d.waiting_count())).sum()
+    }
+
+    /// Whether the slot was in use at a fork, so that parent or children may read it as well.
+    pub(crate) fn is_common(&self, slot: Slot) -> bool {
+        let (index, at) = self.split(slot);
+        let device = &self.all[index];
+        match device.own {
+            true => device.forked && device.memory.is_none() && self.epochs.waits(device.births[at as usize], u8::MAX),
+            false => true,
+        }
     }
 
     /// To be called in the parent before a fork. No slot that has a page now is overwritten until [`Devices::child_gone`] is called

@@ -260,6 +260,11 @@ impl Pager for SwapPager {
         self.devices.locate(slot)
     }
 
+    #[inline]
+    fn is_common(&self, slot: Slot) -> bool {
+        self.devices.is_common(slot)
+    }
+
     /// Takes a full run from the devices of the highest priority, in turns, or a shorter one there if it is not too short. Then
     /// tries the same with the next priority, and at last the longest run on any device. Never gives more than [`RUN_MAX`].
     ///

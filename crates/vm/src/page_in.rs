@@ -40,6 +40,8 @@ pub struct PageIn {
     pub location: Location,
     /// What a read of one page must bring. (A longer one asks when it has arrived: [`Vm::expected`].)
     pub expected: Tag,
+    /// It is one page, and other processes may read the same slot.
+    pub is_common: bool,
     /// In pages, 1 to [`CLUSTER_PAGES_MAX`].
     pub count: u32,
     /// Bit `i`: page `i` is wanted. The others lie between, are in memory already, and are read only because one read over them is
@@ -72,6 +74,7 @@ impl PageIn {
             slot,
             location,
             expected: Tag::UNKNOWN,
+            is_common: false,
             count: 1,
             wanted: 1,
             touched: false,
@@ -274,7 +277,8 @@ impl<P: Pager> Vm<P> {
             self.counters.pool_pages_in.add(wanted.count_ones() as u64);
         }
         let expected = if count == 1 { self.pager.tag(first) } else { None };
-        PageIn { expected: expected.unwrap_or(Tag::UNKNOWN), count, wanted, ..PageIn::new(first, slot, location, self.read) }
+        let is_common = count == 1 && expected.is_some() && self.pager.is_common(slot);
+        PageIn { expected: expected.unwrap_or(Tag::UNKNOWN), is_common, count, wanted, ..PageIn::new(first, slot, location, self.read) }
     }
 
     /// The same from the file that is the pages' home.

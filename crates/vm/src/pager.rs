@@ -141,6 +141,12 @@ pub trait Pager {
         Location::plain(DeviceId(0), slot.0, false)
     }
 
+    /// Whether other processes may read the same slot: it was in use at a fork.
+    fn is_common(&self, slot: Slot) -> bool {
+        _ = slot;
+        false
+    }
+
     /// Takes up to `want` contiguous free slots. Runs get shorter as space gets scarce; `None` when there is no free slot.
     ///
     /// `near` is the first page that they are for. Runs for neighbouring pages are placed near each other, and apart from other

@@ -24,8 +24,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
 /// Parts of the budget. (Fewer in tests, which do something between any two accesses.)
 pub const UNITS: usize = if cfg!(test) { 64 } else { 2048 };
-/// The most members at a time.
-pub const MEMBERS_MAX: usize = 1 << 16;
+/// The most members at a time. (The last number is [`MemberId::CACHE`]'s.)
+pub const MEMBERS_MAX: usize = (1 << 16) - 1;
 
 /// Values of an entry's `life`.
 const FREE: u32 = 0;
@@ -94,6 +94,8 @@ pub struct MemberId(pub u32);
 impl MemberId {
     /// No member.
     pub const NOBODY: MemberId = MemberId(0);
+    /// What all members have in common: see [`super::cache`]. It lives for ever, and has no entry.
+    pub const CACHE: MemberId = MemberId(u32::MAX);
     fn new(index: usize, generation: u32) -> MemberId {
         MemberId(generation << 16 | index as u32)
     }
@@ -108,9 +110,9 @@ impl MemberId {
 /// The state of the budget, as one member sees it. In pages, except for the numbers of members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct View {
-    /// The whole budget.
+    /// The whole budget, except for the cache's part.
     pub total: u32,
-    /// Pages that no member has.
+    /// Pages that no member has, and that the cache is not to get.
     pub free: u32,
     /// The member's part.
     pub mine: u32,
@@ -201,15 +203,17 @@ pub struct Shares<'a> {
     total: u32,
     /// The number of entries that were ever in use.
     used: &'a Word,
+    /// The part that the cache is to have, in pages.
+    cached: &'a Word,
     units: &'a [Word; UNITS],
     members: &'a [Member],
 }
 
 impl<'a> Shares<'a> {
     /// For a budget of `total` pages. The memory must be zeroed, or used by `Shares` before. At most [`MEMBERS_MAX`] entries.
-    pub fn new(total: u32, used: &'a Word, units: &'a [Word; UNITS], members: &'a [Member]) -> Self {
+    pub fn new(total: u32, used: &'a Word, cached: &'a Word, units: &'a [Word; UNITS], members: &'a [Member]) -> Self {
         assert!((1..=MEMBERS_MAX).contains(&members.len()));
-        Shares { total, used, units, members }
+        Shares { total, used, cached, units, members }
     }
 
     /// The whole.
@@ -242,6 +246,7 @@ impl<'a> Shares<'a> {
     /// Whether the member lives, or is about to.
     pub fn lives(&self, id: MemberId) -> bool {
         match self.life(id) {
+            _ if id == MemberId::CACHE => true,
             FREE | DIED | RESERVED => false,
             life if life == UNCLAIMED | id.generation() => {
                 let parent = MemberId(self.member(id).parent.load());
@@ -362,7 +367,19 @@ impl<'a> Shares<'a> {
 
     /// Publishes the member's pages, so that others can estimate what it could do without.
     fn show(&self, id: MemberId) {
-        self.member(id).pages.store(self.pages(id));
+        if id != MemberId::CACHE {
+            self.member(id).pages.store(self.pages(id));
+        }
+    }
+
+    /// The part that the cache is to have, in pages.
+    pub fn cached(&self) -> u32 {
+        self.cached.load().min(self.total)
+    }
+
+    /// Sets it. The cache's units follow as others give theirs.
+    pub fn set_cached(&self, pages: u32) {
+        self.cached.store(pages);
     }
 
     /// Sets the least that the member needs, in pages.
@@ -392,7 +409,14 @@ impl<'a> Shares<'a> {
 
     /// The state of the budget, as the member sees it.
     pub fn view(&self, id: MemberId) -> View {
-        let mut view = View { total: self.total, free: self.free(), mine: self.pages(id), members: 1, ..View::default() };
+        let (cached, has) = (self.cached(), self.pages(MemberId::CACHE));
+        let mut view = View {
+            total: self.total.saturating_sub(cached.max(has)),
+            free: self.free().saturating_sub(cached.saturating_sub(has)),
+            mine: self.pages(id),
+            members: 1,
+            ..View::default()
+        };
         self.for_each_other(id, |member| {
             let pages = member.pages.load();
             view.members += 1;
@@ -441,7 +465,7 @@ mod tests {
     fn shares(total: u32, members: usize) -> Shares<'static> {
         let units = Box::leak(Box::new([const { Word(AtomicU32::new(0)) }; UNITS]));
         let members = (0..members).map(|_| Member::default()).collect::<Vec<_>>().leak();
-        Shares::new(total, Box::leak(Box::default()), units, members)
+        Shares::new(total, Box::leak(Box::default()), Box::leak(Box::default()), units, members)
     }
 
     #[derive(Debug, Clone, Default)]
