@@ -112,7 +112,7 @@ impl<K: Kernel> Machine<K> {
             {
                 let map = self.map.read();
                 let mut core = self.core.lock();
-                let half = map.half(&core, whole());
+                let half = map.half(&core, whole()) / 2;
                 let (charge, now) = (core.vm.charge_total(), K::now_ns());
                 if charge < least {
                     (least, since) = (charge, now);

@@ -416,12 +416,13 @@ impl<K: Kernel> Reader<K> {
     pub fn start(&mut self, machine: &Machine<K>, read: Read) {
         let mut next = Some(read);
         while let Some(read) = next {
-            next = self.start_one(machine, read).or_else(|| self.more(machine, &read.op));
+            let (after, more) = self.start_one(machine, read);
+            next = after.or_else(|| if more { self.more(machine, &read.op) } else { None });
         }
     }
 
-    /// Returns the next read, if `op` has been read and its reader already waits.
-    fn start_one(&mut self, machine: &Machine<K>, read: Read) -> Option<Read> {
+    /// Returns the next read, if `op` has been read and its reader already waits, and whether the rest of its window is to be read.
+    fn start_one(&mut self, machine: &Machine<K>, read: Read) -> (Option<Read>, bool) {
         let op = &read.op;
         if op.count as usize > self.cluster_pages {
             self.deepen(); // there are files, but this thread may not have looked yet
@@ -454,7 +455,7 @@ impl<K: Kernel> Reader<K> {
                 machine.load(op.location, op.count, op.wanted, buffer);
                 arrived(machine, &read, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), Some)
             };
-            return after.next;
+            return (after.next, true);
         }
         if op.count == 1 && read.home.is_none() {
             let buffer = self.buffer(flight);
@@ -464,11 +465,12 @@ impl<K: Kernel> Reader<K> {
                 (stored[0], right[0]) = (op.expected, true);
                 let checked = Checked { read: completion::Arrived { good: 1, beyond: 0, result: Ok(PAGE_SIZE) }, stored, right };
                 // SAFETY: as above.
-                return unsafe { place(machine, &read, buffer, None, &checked, Some) }.next;
+                let after = unsafe { place(machine, &read, buffer, None, &checked, Some) };
+                return (after.next, !op.is_sampled());
             }
         }
         self.issue(machine, flight, read);
-        None
+        (None, true)
     }
 
     /// A bit for each buffer that a read of so many pages takes, which begins in that one.

@@ -92,6 +92,10 @@ impl PageIn {
     pub fn has_rest(&self) -> bool {
         self.has_rest
     }
+    /// Whether the rest of its window is only to be read to see whether it is used.
+    pub fn is_sampled(&self) -> bool {
+        self.around.is_some_and(|around| around.samples)
+    }
     /// Page `i` of the cluster.
     #[inline]
     pub fn page(&self, i: u32) -> PageId {
