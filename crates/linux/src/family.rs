@@ -403,7 +403,8 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
             return;
         }
         // with a process per CPU that is short, others use the CPU while one waits for a read; packing would take it from them
-        core.vm.shut_pool(view.wanting + u32::from(self.wanted != 0) > self.cpus);
+        let crowded = view.wanting + u32::from(self.wanted != 0) > self.cpus;
+        core.vm.shut_pool(crowded || family.shares.cached() > 0);
         let promised = core.vm.promised();
         let charge = u32::try_from(core.vm.charge_total()).unwrap_or(u32::MAX);
         let counters = core.vm.counters();

@@ -37,6 +37,8 @@ const SHRINK_NS: u64 = 30_000_000_000;
 const STUCK_NS: u64 = 300_000_000;
 /// The same limit if there is only compressed memory, counted since the charge last fell.
 const SHRINK_MEMORY_NS: u64 = 500_000_000;
+/// How long it waits for what stays in memory to be saved, in nanoseconds.
+const SAVE_NS: u64 = 1_000_000_000;
 /// How often a freeze checks whether all threads stand still, in nanoseconds.
 const FREEZE_LOOK_NS: u64 = 50_000;
 
@@ -98,21 +100,22 @@ impl<K: Kernel> Machine<K> {
         if charge <= u64::from(map.half(&core, whole)) { Ok(()) } else { Err(charge) }
     }
 
-    /// Before a fork: has the page daemon evict until the charge fits twice into `whole` pages, or no more can be evicted.
-    /// `restore` sets the limit to its former value.
+    /// Before a fork: has the page daemon evict until the charge fits twice into `whole` pages, or no more can be evicted, and save
+    /// the rest: soon both sides will evict it, and then neither has to write it, and they can read it together. `restore` sets the
+    /// limit to its former value.
     pub fn shrink(&self, whole: impl Fn() -> u32, restore: impl FnOnce(&Space<K>, &mut Core)) {
         if self.core.lock().vm.reserved() > 0 {
             self.adopt_native(0, usize::MAX);
         }
         let start = K::now_ns();
-        let (mut least, mut since) = (u64::MAX, start);
+        let (mut least, mut since, mut saving) = (u64::MAX, start, 0);
         self.freeze.set_shrinking(true);
         self.shortage.set_starved(false); // forget an earlier shortage
         loop {
             {
                 let map = self.map.read();
                 let mut core = self.core.lock();
-                let half = map.half(&core, whole()) / 2;
+                let half = map.half(&core, whole());
                 let (charge, now) = (core.vm.charge_total(), K::now_ns());
                 if charge < least {
                     (least, since) = (charge, now);
@@ -121,8 +124,15 @@ impl<K: Kernel> Machine<K> {
                 let hopeless = map.pool.is_some() && core.vm.devices().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
                 // the daemon frees more than the target asks for, so the target is below half
                 let target = half.saturating_sub(core.vm.free_high());
-                map.set_targets(&mut core, target.max(half / 2), target);
-                if charge <= half as u64 || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
+                map.set_targets(&mut core, target.max(half / 2), 0);
+                let fits = charge <= half as u64;
+                if fits && saving == 0 {
+                    core.vm.save(true);
+                    saving = now;
+                }
+                let saved = fits && (core.vm.is_saved() || now - saving > SAVE_NS);
+                if saved || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
+                    core.vm.save(false);
                     restore(&map, &mut core);
                     self.freeze.set_shrinking(false);
                     return;

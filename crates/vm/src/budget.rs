@@ -1,5 +1,6 @@
 //! The budget: the pages charged to it, and how much is free.
 
+use crate::frames::INACTIVE;
 use crate::pager::Pager;
 use crate::pool_size::Compressibility;
 use crate::types::{PAGE_SIZE, Tag};
@@ -34,6 +35,18 @@ impl<P: Pager> Vm<P> {
     /// more. Touches of mapped pages are not seen, so the limit decides how fine a recording is.
     pub fn set_mapped_max(&mut self, pages: u32) {
         self.mapped_max = pages;
+    }
+
+    /// From now on writes what is in memory to devices, once, and leaves it there, inactive; or stops that. After a fork both sides
+    /// then have these pages in slots that they share. (Where the kernel tells references, nothing is saved: the policy's victims
+    /// are watched first.)
+    pub fn save(&mut self, on: bool) {
+        self.to_save = (on && !self.watches()).then_some(self.listed);
+    }
+
+    /// Whether nothing is left to be saved.
+    pub fn is_saved(&self) -> bool {
+        self.to_save.is_none_or(|left| left == 0 && self.frames.queues.is_empty(INACTIVE) && self.laundering == 0)
     }
 
     /// Pages charged to the budget: frames, copies held by I/O, address space left to the kernel.

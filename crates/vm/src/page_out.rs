@@ -111,7 +111,11 @@ impl<P: Pager> Vm<P> {
         // a quarter at a time, so that the page daemon is not woken for each page
         let beyond = if self.listed > self.mapped_max { self.listed - (self.mapped_max - self.mapped_max / 4) } else { 0 };
         if short == 0 {
-            return Demand { park: beyond, ..Demand::default() };
+            return match self.to_save {
+                // in large pieces, so that neighbours lie together on the device
+                Some(park) => Demand { park, launder: if park == 0 { self.unsaved() } else { 0 }, ..Demand::default() },
+                None => Demand { park: beyond, ..Demand::default() },
+            };
         }
         let pass = if self.drops { self.policies.passing().min(short) } else { 0 };
         if pass > 0 {
@@ -140,6 +144,11 @@ impl<P: Pager> Vm<P> {
         Demand { reclaim, launder, park, watch: more, pass: 0 }
     }
 
+    /// Inactive pages that may be laundered, while everything is being saved.
+    fn unsaved(&self) -> u32 {
+        if self.space_short && self.laundering > 0 { 0 } else { self.frames.queues.len(INACTIVE) }
+    }
+
     /// The machine can drop pages of files without parking them.
     pub fn set_drops(&mut self) {
         self.drops = true;
@@ -147,7 +156,7 @@ impl<P: Pager> Vm<P> {
 
     /// Whether the daemon should be woken.
     pub fn wants_daemon(&self) -> bool {
-        self.available() < self.free_low() || self.listed > self.mapped_max
+        self.available() < self.free_low() || self.listed > self.mapped_max || self.to_save.is_some()
     }
 
     /// Whether the daemon should be woken, and there is something that it can do.
@@ -220,6 +229,7 @@ impl<P: Pager> Vm<P> {
         let most = (most as usize).min(out.capacity()).min(victims.len());
         let n = choose(&mut self.policies, &mut victims[..most]);
         self.listed -= n as u32;
+        self.to_save = self.to_save.map(|left| if n == 0 { 0 } else { left.saturating_sub(n as u32) });
         for &frame in &victims[..n] {
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
@@ -333,7 +343,7 @@ impl<P: Pager> Vm<P> {
             self.table.set(page, word.begin_launder());
             self.laundering += 1;
             self.enqueue(frame, On::Laundry);
-            let passes_memory = word.passes_memory();
+            let passes_memory = word.passes_memory() || self.to_save.is_some();
             if home.is_some() {
                 let stored = Some(self.base_of(frame)).filter(|base| *base != Tag::UNKNOWN);
                 out.push(Laundry { page, frame, stored, at_home: true, in_memory: false, passes_memory });

@@ -86,6 +86,8 @@ pub struct Vm<P: Pager> {
     pub(crate) promised: u32,
     /// More listed pages than this are parked even if frames are free.
     pub(crate) mapped_max: u32,
+    /// What is in memory is being saved: so many pages are still to be parked. See [`Vm::save`].
+    pub(crate) to_save: Option<u32>,
     pub(crate) used: u32,
     pub(crate) charged: u32,
     pub(crate) reserved: u64,
@@ -143,6 +145,7 @@ impl<P: Pager> Vm<P> {
             drops: false,
             promised: config.memory_pages,
             mapped_max: u32::MAX,
+            to_save: None,
             used: 0,
             charged: 0,
             reserved: 0,
@@ -192,6 +195,7 @@ impl<P: Pager> Vm<P> {
             drops: self.drops,
             promised: self.promised,
             mapped_max: self.mapped_max,
+            to_save: self.to_save,
             used: self.used,
             charged: self.charged,
             reserved: self.reserved,
