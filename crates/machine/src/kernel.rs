@@ -237,6 +237,8 @@ pub enum Mistake {
     WaitsToUnshare,
     /// Content read from a device is not compared with the tag of what was written.
     TrustsDevices,
+    /// The same with what other processes have left of a page.
+    TrustsItsFamily,
     /// A read that was cut short is not completed: the pages after the cut are lost.
     LeavesShortReads,
     /// A failed write of the page daemon's counts as done.

@@ -81,6 +81,40 @@ impl<K: Kernel> Host<K> for Nothing {
     fn record(&self, _: u64, _: bool, _: Touch) {}
 }
 
+/// As [`Nothing`], and processes leave each other pages. What they find is often wrong: there are few places, and none says which
+/// page it has.
+pub struct Family;
+
+/// What simulated processes have left each other.
+pub type Common = [Option<Box<PageBytes>>; 64];
+
+impl Host<Sim> for Family {
+    fn bell(&self) -> Option<&SimWord> {
+        None
+    }
+    fn served(&self) {}
+    fn load_common(&self, key: Option<u128>, page: &mut PageBytes) -> bool {
+        let world = world();
+        let common = world.common.borrow();
+        let Some(found) = key.and_then(|key| common[key as usize % common.len()].as_ref()) else { return false };
+        *page = **found;
+        true
+    }
+    fn store_common(&self, key: u128, page: &PageBytes) {
+        let world = world();
+        let mut common = world.common.borrow_mut();
+        let at = key as usize % common.len();
+        common[at] = Some(Box::new(*page));
+    }
+    fn records(&self) -> bool {
+        false
+    }
+    fn record_is_full(&self) -> bool {
+        false
+    }
+    fn record(&self, _: u64, _: bool, _: Touch) {}
+}
+
 /// The address that the allocator returned for each mapping.
 static ALLOCATED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
@@ -99,7 +133,7 @@ impl Kernel for Sim {
     type Content = Checked;
     type Mappings = SimMappings;
     type Process = ();
-    type Host = Nothing;
+    type Host = Family;
 
     /// So few that most of a program's unmaps and moves take several steps.
     const STEP_PAGES: u64 = 4;

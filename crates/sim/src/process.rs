@@ -2,7 +2,7 @@
 
 use crate::content::Checked;
 use crate::files::SimFiles;
-use crate::kernel::{Nothing, Sim};
+use crate::kernel::{Family, Sim};
 use crate::uffd::SimUffd;
 use crate::world::{park_of, program_of, world};
 use overspill_machine::daemon;
@@ -94,7 +94,7 @@ pub fn parts(
         },
         content: Checked { sealed },
         inject: Inject::default(),
-        host: Nothing,
+        host: Family,
         status,
         program: SimUffd::new(program_of(process)),
         parking: SimUffd::new(park_of(process)),

@@ -3,6 +3,7 @@
 
 use crate::disk::Disk;
 use crate::home::Homes;
+use crate::kernel::Common;
 use crate::trouble::Trouble;
 use overspill_machine::kernel::Mistake;
 use overspill_simkernel::call::{Call, Outcome};
@@ -45,6 +46,8 @@ pub struct World {
     pub tells_references: bool,
     /// Pages that the kernel has told to be in use, by address space and address, and that were not watched since.
     pub used: RefCell<BTreeSet<(usize, usize)>>,
+    /// Pages that processes have left each other.
+    pub common: RefCell<Common>,
     /// Reads that fail for good are expected.
     pub lossy: Cell<bool>,
     /// Pages that devices have harmed: this many may be lost.
@@ -102,6 +105,7 @@ impl World {
             mistake,
             tells_references: references(seed),
             used: RefCell::default(),
+            common: RefCell::new([const { None }; _]),
             lossy: Cell::new(trouble.read_error + trouble.corrupt > 0),
             harmed: Cell::new(0),
             disk: Disk::default(),

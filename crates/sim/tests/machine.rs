@@ -594,6 +594,7 @@ fn each_mistake_is_found() {
         (WaitsForItsParent, FORKS, 6),
         (WaitsToUnshare, UNSHARED, 1548),
         (TrustsDevices, CORRUPT, 2),
+        (TrustsItsFamily, FORKS, 0),
         (LeavesShortReads, WRITES_FAIL, 3),
         (BelievesFailedWrites, WRITES_FAIL, 0),
         (BelievesFailedMoves, WRITES_FAIL, 1),

@@ -264,3 +264,106 @@ impl Set {
         self.places[at as usize].store(name, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: u32 = 1024;
+    const ME: MemberId = MemberId(1 << 16);
+    const OTHER: MemberId = MemberId(1 << 16 | 1);
+
+    fn key(n: u64) -> u128 {
+        let mixed = |k: u64| (n * 4 + k).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        u128::from(mixed(1)) << 64 | u128::from(mixed(2))
+    }
+    fn page(n: u64) -> PageBytes {
+        [n as u8; PAGE_SIZE]
+    }
+    /// A process reads the page, from here or from its device. Returns whether it was here.
+    fn read(cache: &Cache, who: MemberId, n: u64) -> bool {
+        let mut found = page(0);
+        let here = cache.load(key(n), who, &mut found);
+        if here {
+            assert_eq!(found, page(n));
+        } else {
+            cache.store(key(n), who, &page(n));
+        }
+        here
+    }
+    fn sized(ways: u32) -> Cache {
+        let cache = Cache::new(BUDGET).expect("memory");
+        cache.resize(ways * cache.sets);
+        cache
+    }
+
+    #[test]
+    fn what_one_has_read_another_finds() {
+        let cache = sized(8);
+        assert_eq!((read(&cache, ME, 1), read(&cache, OTHER, 1), read(&cache, OTHER, 2)), (false, true, false));
+    }
+
+    /// Wrong bytes stayed where they were, and each read found them again.
+    #[test]
+    fn who_reads_the_device_after_all_puts_the_entry_right() {
+        let cache = sized(8);
+        cache.store(key(1), ME, &page(7));
+        let mut found = page(0);
+        assert!(cache.load(key(1), OTHER, &mut found));
+        assert_eq!(found, page(7));
+        cache.store(key(1), OTHER, &page(1));
+        assert!(read(&cache, ME, 1));
+    }
+
+    #[test]
+    fn once_it_is_full_a_page_comes_in_at_its_second_read() {
+        let cache = sized(8);
+        (1000..2000).for_each(|n| _ = read(&cache, ME, n));
+        assert_eq!((read(&cache, ME, 1), read(&cache, ME, 1), read(&cache, ME, 1)), (false, false, true));
+    }
+
+    #[test]
+    fn it_grows_for_pages_that_several_read_and_only_for_these() {
+        for (readers, grows) in [(&[ME][..], false), (&[ME, OTHER], true)] {
+            let cache = sized(0);
+            for round in 0..20 {
+                readers.iter().for_each(|who| (0..200).for_each(|n| _ = read(&cache, *who, n)));
+                if let Some(best) = cache.judge(cache.pages(), BUDGET) {
+                    cache.resize(best);
+                }
+                assert!(round < 10 || (cache.pages() > 0) == grows, "{} pages, {readers:?}", cache.pages());
+            }
+            assert!(cache.pages() <= WAYS_MAX * cache.sets);
+            // when nobody else reads them any more, it goes
+            for n in 0..20_000 {
+                read(&cache, ME, n % 200);
+                cache.judge(cache.pages(), BUDGET).inspect(|best| cache.resize(*best));
+            }
+            assert_eq!(cache.pages(), 0);
+        }
+    }
+
+    #[test]
+    fn frames_that_it_gives_up_are_empty() {
+        let cache = sized(8);
+        (0..2000).for_each(|n| _ = read(&cache, ME, n));
+        cache.resize(4 * cache.sets);
+        assert_eq!(cache.pages(), 4 * cache.sets);
+        let words = cache.frame(0, 7);
+        assert!(words.iter().all(|word| word.load(Relaxed) == 0));
+        cache.resize(8 * cache.sets);
+        let mut found = page(0);
+        let wrong = (0..2000).filter(|n| cache.load(key(*n), OTHER, &mut found) && found != page(*n)).count();
+        assert_eq!(wrong, 0);
+    }
+
+    #[test]
+    fn who_dies_while_changing_its_size_keeps_nobody_from_it() {
+        let cache = sized(0);
+        assert!(cache.begin_change(ME, |_| true));
+        assert!(!cache.begin_change(OTHER, |_| true));
+        assert!(cache.begin_change(OTHER, |id| id != ME));
+        cache.end_change();
+        assert!(cache.begin_change(ME, |_| true));
+    }
+}
