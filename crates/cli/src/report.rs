@@ -104,6 +104,8 @@ fn rows(seen: &Snapshot) -> String {
                 format!("{} processes by fork", grouped(n("family_members"))),
                 format!("limit {} together", human(n("family_budget_bytes"))),
                 format!("{} unassigned", human(n("family_free_bytes"))),
+                format!("{} cached for all", human(n("family_cache_bytes"))),
+                format!("{} pages from there", grouped(n("family_cache_pages_in"))),
             ],
         );
     }

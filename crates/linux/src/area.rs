@@ -155,6 +155,15 @@ pub(crate) fn map_shared(len: usize) -> Result<usize, Errno> {
     map_new(len, libc::MAP_SHARED)
 }
 
+/// Puts empty memory of this process's own in the place of memory of [`map_shared`]. Accesses at that moment find the one or the
+/// other.
+///
+/// # Safety
+/// Nobody relies on the content.
+pub(crate) unsafe fn leave_shared(at: usize, len: usize) -> Result<(), Errno> {
+    map(at, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED).map(drop)
+}
+
 fn map_new(len: usize, flags: i32) -> Result<usize, Errno> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let len = len.next_multiple_of(PAGE_SIZE);

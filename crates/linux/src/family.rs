@@ -24,10 +24,10 @@ use crate::area;
 use crate::kernel::Linux;
 use crate::machine::{Core, Machine, Space};
 use crate::sys::{self, Errno, sys};
+use cache::Cache;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use overspill_store::PageBytes;
 use overspill_vm::types::PAGE_SIZE;
-use cache::Cache;
 use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, UNITS, View, Word};
 
 /// The least that a process has beyond its own buffers, in pages.
@@ -74,6 +74,8 @@ pub struct Family {
     excess: AtomicU32,
     /// What all processes have in common. `None`: there is no address space for it.
     cache: Option<Cache>,
+    /// The process has given up rights, and so its part in the cache.
+    left_cache: AtomicBool,
 }
 
 impl Family {
@@ -96,6 +98,7 @@ impl Family {
             least: buffer_pages + LEAST_PAGES,
             excess: AtomicU32::new(0),
             cache: (members == MEMBERS_MAX).then(|| Cache::new(pages).ok()).flatten(),
+            left_cache: AtomicBool::new(false),
         })
     }
 
@@ -254,7 +257,18 @@ impl Family {
     // ---- the cache ----
 
     fn cache(&self) -> Option<&Cache> {
-        self.cache.as_ref().filter(|_| self.is_shared())
+        self.cache.as_ref().filter(|_| self.is_shared() && !self.left_cache.load(Relaxed))
+    }
+
+    /// The program gives up rights: from now on it must not write what others read. => before its call returns
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn leave_cache(&self) -> Result<(), Errno> {
+        match &self.cache {
+            Some(cache) if !self.left_cache.swap(true, Relaxed) => cache.leave(),
+            _ => Ok(()),
+        }
     }
 
     /// This process reads a page by itself. If other processes may read the same bytes, it has a `key`. Returns whether the cache
@@ -279,7 +293,11 @@ impl Family {
 
     /// Brings the cache nearer to its best size. Asks processes that have more than their part if it lacks something.
     fn tend_cache(&self, view: &View) {
-        let Some(cache) = &self.cache else { return };
+        if view.members == 1 && self.left_cache.load(Relaxed) {
+            self.shares.set_cached(0);
+            self.shares.give(MemberId::CACHE, self.total(), MemberId::NOBODY); // the memory went with those who had it
+        }
+        let Some(cache) = self.cache() else { return };
         if !cache.begin_change(self.id(), |id| self.shares.lives(id)) {
             return;
         }

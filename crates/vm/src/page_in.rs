@@ -282,7 +282,13 @@ impl<P: Pager> Vm<P> {
         }
         let expected = if count == 1 { self.pager.tag(first) } else { None };
         let is_common = count == 1 && expected.is_some() && self.pager.is_common(slot);
-        PageIn { expected: expected.unwrap_or(Tag::UNKNOWN), is_common, count, wanted, ..PageIn::new(first, slot, location, self.read) }
+        PageIn {
+            expected: expected.unwrap_or(Tag::UNKNOWN),
+            is_common,
+            count,
+            wanted,
+            ..PageIn::new(first, slot, location, self.read)
+        }
     }
 
     /// The same from the file that is the pages' home.

@@ -175,6 +175,7 @@ impl Agent {
         let machine = self.machine;
         // SAFETY: the helper thread does one request after the other, and the thread that asked waits.
         let result = unsafe { machine.host.following.all(landlock, || self.call()) };
+        let result = result.and(machine.host.family.as_ref().map_or(Ok(()), Family::leave_cache));
         let _ = sys::read(machine.shutdown.event(), &mut [0; 8]);
         if let Err(e) = result {
             self.cannot_follow(e);

@@ -15,6 +15,9 @@
 //! the reader of a page checks its bytes against the tag that it has in its own memory, as it does with bytes from a device. If
 //! they are not what was stored, the device is read. So a wrong entry costs time and nothing else.
 //!
+//! That check is made against mistakes, and a tag does not bind somebody who has the key. So a process that gives up rights leaves
+//! the cache ([`Cache::leave`]): those that keep theirs read nothing that it writes.
+//!
 //! **Its size.** A frame here serves all processes, one in a process's part serves that process alone. But a page that is here and
 //! mapped as well takes two frames, and what comes from here costs a fault. So the cache pays for pages that *several* processes
 //! read again and again. It gets as much of the budget as such reads are of all reads of single pages ([`Cache::judge`]). A read
@@ -71,6 +74,7 @@ pub struct Cache {
     head: NonNull<Head>,
     sets: u32,
     frames: usize,
+    len: usize,
 }
 
 // SAFETY: it is the address of a mapping that stays for good, and everything there is atomic.
@@ -86,9 +90,19 @@ impl Cache {
     pub fn new(budget: u32) -> Result<Cache, Errno> {
         let sets = (budget / PLACES).max(1);
         let tables = (size_of::<Head>().next_multiple_of(64) + sets as usize * size_of::<Set>()).next_multiple_of(PAGE_SIZE);
-        let at = area::map_shared(tables + ((sets * WAYS_MAX) as usize) * PAGE_SIZE)?;
+        let len = tables + ((sets * WAYS_MAX) as usize) * PAGE_SIZE;
+        let at = area::map_shared(len)?;
         let head = NonNull::new(at as *mut Head).ok_or(libc::ENOMEM)?;
-        Ok(Cache { head, sets, frames: at + tables })
+        Ok(Cache { head, sets, frames: at + tables, len })
+    }
+
+    /// From now on this process and its children have no part in it.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn leave(&self) -> Result<(), Errno> {
+        // SAFETY: the mapping of `new`; what is read there is checked, and may be anything.
+        unsafe { area::leave_shared(self.head.as_ptr() as usize, self.len) }
     }
 
     fn head(&self) -> &Head {
@@ -355,6 +369,14 @@ mod tests {
         let mut found = page(0);
         let wrong = (0..2000).filter(|n| cache.load(key(*n), OTHER, &mut found) && found != page(*n)).count();
         assert_eq!(wrong, 0);
+    }
+
+    #[test]
+    fn who_has_left_neither_finds_anything_nor_leaves_anything() {
+        let cache = sized(8);
+        read(&cache, ME, 1);
+        cache.leave().expect("memory");
+        assert_eq!((cache.pages(), read(&cache, OTHER, 1)), (0, false));
     }
 
     #[test]
