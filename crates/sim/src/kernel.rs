@@ -85,9 +85,6 @@ impl<K: Kernel> Host<K> for Nothing {
 /// page it has.
 pub struct Family;
 
-/// What simulated processes have left each other.
-pub type Common = [Option<Box<PageBytes>>; 64];
-
 impl Host<Sim> for Family {
     fn bell(&self) -> Option<&SimWord> {
         None

@@ -3,12 +3,11 @@
 
 use crate::disk::Disk;
 use crate::home::Homes;
-use crate::kernel::Common;
 use crate::trouble::Trouble;
 use overspill_machine::kernel::Mistake;
 use overspill_simkernel::call::{Call, Outcome};
 use overspill_simkernel::kernel::Kernel as Simulated;
-use overspill_simkernel::pmap::PAGE;
+use overspill_simkernel::pmap::{PAGE, PageBytes};
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched::{self, Timeout, shared::Shared};
 use overspill_simkernel::table::Entry;
@@ -47,7 +46,7 @@ pub struct World {
     /// Pages that the kernel has told to be in use, by address space and address, and that were not watched since.
     pub used: RefCell<BTreeSet<(usize, usize)>>,
     /// Pages that processes have left each other.
-    pub common: RefCell<Common>,
+    pub common: RefCell<[Option<Box<PageBytes>>; 64]>,
     /// Reads that fail for good are expected.
     pub lossy: Cell<bool>,
     /// Pages that devices have harmed: this many may be lost.
