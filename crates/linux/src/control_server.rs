@@ -14,6 +14,7 @@ use crate::device_spec::FILES_MAX;
 use crate::devices::{self, Backing, Description};
 use crate::io::Engine;
 use crate::machine::Machine;
+use crate::same_cpu::Stays;
 use crate::swap_file::SwapFiles;
 use crate::swapoff::{self, State, Worker};
 use crate::sys::{self, Errno, Fd, futex_wait, sys};
@@ -113,8 +114,10 @@ struct Job {
 pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &mut Follower) {
     let mut clients = [const { None::<Client> }; CLIENTS_MAX];
     let mut job = None;
+    let mut stays = Stays::off(); // a swapoff on the same-CPU handler's CPU would keep faults waiting
     while !machine.shutdown.has_begun() {
         follower.look(&machine.host.following);
+        stays.update(&machine.host.wake_policy);
         let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CLIENTS_MAX + 2];
         polls[CLIENTS_MAX].fd = listener.socket.raw();
         polls[CLIENTS_MAX + 1].fd = machine.shutdown.event();
