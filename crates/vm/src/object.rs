@@ -99,8 +99,8 @@ impl<P: Pager> Vm<P> {
     }
 
     /// Gives up the mapped pages of the range that `is_absent`, which is asked in order: they are gone from the program's memory,
-    /// and read as zeroes. Wired pages stay as they are. Looks at no more than `most` pages that are not untouched. Returns how many pages of the range are
-    /// done, from the first on.
+    /// and read as zeroes. Wired pages stay as they are. Looks at no more than `most` pages that are not untouched. Returns how
+    /// many pages of the range are done, from the first on.
     pub fn release_absent(&mut self, first: PageId, count: u64, most: u64, mut is_absent: impl FnMut(PageId) -> bool) -> u64 {
         let mut released = 0;
         let done = self.each_of_some(first, count, most, |vm, page| {
