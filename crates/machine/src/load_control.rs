@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn two_that_thrash_have_the_token_alternately() {
         let mut s = Story::new();
-        s.thrash(1500);
+        s.thrash(700);
         assert_eq!(s.holder(), None, "not at once");
         s.thrash(2600);
         let first = s.holder().expect("a holder");
