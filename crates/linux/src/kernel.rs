@@ -149,6 +149,9 @@ impl Kernel for Linux {
     fn is_resident(at: usize) -> bool {
         sys::is_resident(at)
     }
+    fn each_resident(start: usize, end: usize, f: impl FnMut(usize)) {
+        sys::each_resident(start, end, f);
+    }
     fn is_mapped(start: usize, end: usize) -> bool {
         sys::is_mapped(start, end)
     }

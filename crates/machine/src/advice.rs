@@ -130,9 +130,13 @@ impl<K: Kernel> Machine<K> {
         self.drop_in_turns(true);
     }
 
-    /// A discard whose beginning the hooks announced has returned.
+    /// A discard of which the kernel has told has returned. Its mapped pages were left to it; what is absent now is given up, so
+    /// that it is not charged any more, and is filled like new memory.
     pub fn discard_done(&self, start: usize, end: usize) {
-        self.map.write().discards.done(start, end, K::now_ns());
+        let mut map = self.map.write();
+        map.discards.done(start, end, K::now_ns());
+        self.add_work_within(&mut map, start, end, Work::GiveUpAbsent);
+        drop(map);
         self.catch_up();
         self.let_fills();
     }

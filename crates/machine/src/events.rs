@@ -30,6 +30,9 @@ pub(crate) const UNMAPS_LOOK_NS: u64 = 100_000;
 /// How long a thread that takes the map again and again lets others go first, in nanoseconds: about what they take to wake.
 const WAKE_NS: u64 = 20_000;
 
+/// How many pages [`Work::GiveUpAbsent`] asks for at a time.
+const ASKED_PAGES: usize = 64;
+
 /// How often a hooked call looks whether a fill was made that the kernel had refused: for some 50 us.
 const FILL_LOOKS: u32 = 128;
 
@@ -336,9 +339,10 @@ impl<K: Kernel> Machine<K> {
     fn step_with(&self, map: &mut Space<K>, core: &mut Core, most: u64) {
         let Some(task) = map.backlog.first() else { return };
         let Task { range, work } = task;
-        let done = match task.to() {
-            None => Some(Self::give_up(core, range, work, most)),
-            Some(to) => core.vm.rename_some(range.page(range.start), to, range.pages(), most),
+        let done = match (work, task.to()) {
+            (_, Some(to)) => core.vm.rename_some(range.page(range.start), to, range.pages(), most),
+            (Work::GiveUpAbsent, None) => Some(Self::give_up_absent(core, range, most)),
+            (_, None) => Some(Self::give_up(core, range, work, most)),
         };
         match done {
             Some(pages) => map.backlog.done(pages),
@@ -359,5 +363,23 @@ impl<K: Kernel> Machine<K> {
         let done = vm.release_some(piece.page(piece.start), piece.pages(), keep_mapped, most, forget);
         vm.charge(parked);
         done
+    }
+
+    /// Gives up the pages of a piece that are mapped as far as is known, but are absent. As [`Machine::give_up`].
+    ///
+    /// An absent page is empty or not the program's any more: with the map held exclusively no page is on its way from or to the
+    /// piece, except those that are busy, which stay.
+    fn give_up_absent(core: &mut Core, piece: Range, most: u64) -> u64 {
+        let (mut known, mut present) = (0..0, [false; ASKED_PAGES]);
+        let is_absent = |page| {
+            let addr = piece.addr(page);
+            if !known.contains(&addr) {
+                known = addr..piece.end.min(addr + ASKED_PAGES * PAGE_SIZE);
+                present.fill(false);
+                K::each_resident(known.start, known.end, |at| present[(at - addr) / PAGE_SIZE] = true);
+            }
+            !present[(addr - known.start) / PAGE_SIZE]
+        };
+        core.vm.release_absent(piece.page(piece.start), piece.pages(), most, is_absent)
     }
 }

@@ -105,6 +105,10 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     unsafe fn discard_of_program(at: usize, len: usize) -> Result<(), Errno>;
     /// Whether the page at an address is mapped and in memory.
     fn is_resident(at: usize) -> bool;
+    /// Calls `f` with the address of each page of a range that is mapped and in memory.
+    fn each_resident(start: usize, end: usize, f: impl FnMut(usize)) {
+        (start..end).step_by(overspill_vm::types::PAGE_SIZE).filter(|at| Self::is_resident(*at)).for_each(f);
+    }
     /// Whether all of a range is mapped.
     fn is_mapped(start: usize, end: usize) -> bool;
     /// Calls `f(start, end)` for each run of present pages in the range, in bytes. Some runs may come twice if the kernel cannot

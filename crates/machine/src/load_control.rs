@@ -21,7 +21,7 @@
 //! It reads time only through the clocks that the caller passes in, so that tests can play through any case.
 
 /// The length of a window, in nanoseconds. Each window ends with a decision.
-const WINDOW_NS: u64 = 1_000_000_000;
+const WINDOW_NS: u64 = 500_000_000;
 /// Hard faults per second from which a thread counts as thrashing.
 const HARD_MIN: u64 = 200;
 /// Windows in a row with at least two such threads before the token is given.
@@ -50,8 +50,8 @@ const ALIVE_NS: u64 = 200_000_000;
 const ALIVE_PART: u64 = 20;
 /// Windows within which the token must have paid once, and how many poor ones in a row end it later. (Windows after the token was
 /// passed on are poor until the next working set has come in.)
-const FIRST_WINDOWS: u32 = 6;
-const POOR_WINDOWS: u32 = 10;
+const FIRST_WINDOWS: u32 = 12;
+const POOR_WINDOWS: u32 = 20;
 /// How long the token is not tried again after it did not pay, in nanoseconds: at first, and at most.
 const BACKOFF_NS: u64 = 60_000_000_000;
 const BACKOFF_MAX_NS: u64 = 960_000_000_000;
@@ -169,6 +169,11 @@ impl LoadControl {
         self.rate
     }
 
+    /// Whether several threads have read pages in this window or the last one.
+    pub fn are_several(&self) -> bool {
+        self.threads.iter().filter(|t| t.tid != 0).count() > 1
+    }
+
     /// How often the token was given so far.
     pub fn tokens(&self) -> u64 {
         self.given
@@ -250,7 +255,7 @@ impl LoadControl {
                 continue;
             };
             ran += cpu.saturating_sub(t.cpu);
-            busy += (t.hard * WINDOW_NS >= HARD_MIN * elapsed) as u32;
+            busy += (t.hard * 1_000_000_000 >= HARD_MIN * elapsed) as u32;
             (t.cpu, t.hard) = (cpu, 0);
         }
         let rate = ran * 1000 / elapsed;
@@ -409,7 +414,7 @@ mod tests {
     #[test]
     fn two_that_thrash_have_the_token_alternately() {
         let mut s = Story::new();
-        s.thrash(1500);
+        s.thrash(700);
         assert_eq!(s.holder(), None, "not at once");
         s.thrash(2600);
         let first = s.holder().expect("a holder");

@@ -102,6 +102,8 @@ impl<K: Kernel> Machine<K> {
             let held = core.load.hard_fault(tid, K::now_ns, K::thread_cpu_ns, || self.status.counters.refaults());
             self.status.counters.load_tokens.set(core.load.tokens());
             self.host.threads_run(core.load.rate());
+            let several = core.load.are_several();
+            core.vm.set_several_read(several);
             if held {
                 return Served::Held;
             }

@@ -70,6 +70,11 @@ impl<P: Pager> Vm<P> {
         }
     }
 
+    /// Whether several threads of the program read pages now, as far as is known: then a soft fault costs more.
+    pub fn set_several_read(&mut self, several: bool) {
+        self.inactive_share.set_several(several);
+    }
+
     fn fault_soft(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>) -> Fault {
         let frame = word.frame();
         self.dequeue(frame);

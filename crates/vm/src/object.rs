@@ -98,6 +98,26 @@ impl<P: Pager> Vm<P> {
         done
     }
 
+    /// Gives up the mapped pages of the range that `is_absent`, which is asked in order: they are gone from the program's memory,
+    /// and read as zeroes. Wired pages stay as they are. Looks at no more than `most` pages that are not untouched. Returns how
+    /// many pages of the range are done, from the first on.
+    pub fn release_absent(&mut self, first: PageId, count: u64, most: u64, mut is_absent: impl FnMut(PageId) -> bool) -> u64 {
+        let mut released = 0;
+        let done = self.each_of_some(first, count, most, |vm, page| {
+            let word = vm.table.get(page);
+            if word.state() == State::Active && !word.busy() && !word.wired() && is_absent(page) {
+                vm.release_one(page, word, &mut |_| unreachable!("it is mapped"));
+                vm.pager.release(page);
+                released += 1;
+            }
+            true
+        });
+        self.counters.released_pages.add(released);
+        self.show_swap_used();
+        self.note_usage();
+        done.expect("no page is refused")
+    }
+
     /// Calls `act` with up to `most` pages of the range, those that are not untouched. Returns how many pages of the range are
     /// done, from the first on; `None` if `act` has refused one.
     pub(crate) fn each_of_some(

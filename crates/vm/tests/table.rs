@@ -284,6 +284,25 @@ fn ranges_are_given_up_and_renamed_in_steps() {
     vm.check(1);
 }
 
+/// A program filled, discarded and filled again what it had. The pages that it had discarded were charged as long as they were not
+/// touched, and each touch was a fault of its own.
+#[test]
+fn mapped_pages_that_are_absent_are_given_up() {
+    let mut vm = core(1 << 20);
+    let states = [State::Active, State::Active, State::Active, State::Active, State::Inactive, State::PagedOut];
+    states.iter().enumerate().rev().for_each(|(i, state)| bring_to(&mut vm, 10 + i as u64, *state));
+    assert!(vm.wire(page(13), true));
+    let before = vm.used();
+    let mut asked = Vec::new();
+    assert_eq!(vm.release_absent(page(0), 50, 2, |page| (asked.push(page.index()), true).1), 12, "in steps");
+    assert_eq!(vm.release_absent(page(12), 38, 9, |page| (asked.push(page.index()), false).1), 38);
+    assert_eq!(asked, [10, 11, 12], "only pages that are mapped, and not wired");
+    let found: Vec<State> = (10..16).map(|index| state(&vm, index)).collect();
+    assert_eq!((&found[..2], &found[2..]), (&[State::Untouched; 2][..], &states[2..]));
+    assert_eq!(vm.used(), before - 2);
+    vm.check(1);
+}
+
 /// Pages that pointers lead to are read back soon after their eviction, too. They were taken for pages that a thread waits for, and
 /// the inactive share grew: a sort in half of its memory had 374,000 soft faults instead of 230,000, and took a third longer.
 #[test]

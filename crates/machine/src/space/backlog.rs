@@ -11,6 +11,8 @@ pub enum Work {
     GiveUp,
     /// They are given up, except for those that are mapped: the program discards these itself.
     GiveUpUnmapped,
+    /// Those that are mapped as far as is known, but are absent, are given up: the program has discarded them.
+    GiveUpAbsent,
     /// They are found at this address from now on.
     Rename(usize),
 }
@@ -28,7 +30,7 @@ impl Task {
     /// The new address of the first page that is left, if the pages are renamed.
     fn target(&self) -> Option<usize> {
         match self.work {
-            Work::GiveUp | Work::GiveUpUnmapped => None,
+            Work::GiveUp | Work::GiveUpUnmapped | Work::GiveUpAbsent => None,
             Work::Rename(to) => Some(to),
         }
     }
