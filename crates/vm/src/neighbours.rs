@@ -17,8 +17,6 @@ pub const GROUP_PAGES: u64 = 8;
 const ONE_IN: u32 = 16;
 /// The same while they do not pay: a tenth more pages are read.
 const ONE_IN_WHILE_NOT: u32 = 64;
-/// After so many groups in vain, samples are half as frequent; after twice and three times as many, a third and a quarter.
-const PATIENCE: u32 = 32;
 /// Neighbours must be used more often than other inactive pages, by so many thousandths: a page that is read along with others
 /// costs a sixth of one that a thread waits for.
 const WORTH_PERMILLE: u32 = 125;
@@ -52,10 +50,7 @@ impl Share {
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbours {
-    /// Single faults since the last sample.
-    since: u32,
-    /// So many groups were read in vain.
-    vain: u32,
+    seen: u32,
     /// Of the samples.
     pub samples: Share,
     /// Of other inactive pages.
@@ -65,18 +60,18 @@ pub struct Neighbours {
 impl Neighbours {
     /// Decides about the neighbours of the next single fault.
     pub fn next(&mut self) -> Follow {
+        self.seen = self.seen.wrapping_add(1);
+        let pay = self.pay();
+        match (self.seen.is_multiple_of(if pay { ONE_IN } else { ONE_IN_WHILE_NOT }), pay) {
+            (true, _) => Follow::Sample,
+            (false, true) => Follow::Yes,
+            (false, false) => Follow::No,
+        }
+    }
+
+    fn pay(&self) -> bool {
         let known = self.samples.used + self.samples.lost >= ENOUGH;
-        let pay = known && self.samples.permille() >= self.others.permille() + WORTH_PERMILLE;
-        if pay {
-            self.vain = 0;
-        }
-        self.since += 1;
-        if self.since >= if pay { ONE_IN } else { ONE_IN_WHILE_NOT * (1 + self.vain / PATIENCE).min(4) } {
-            self.since = 0;
-            self.vain += u32::from(known && !pay);
-            return Follow::Sample;
-        }
-        if pay { Follow::Yes } else { Follow::No }
+        known && self.samples.permille() >= self.others.permille() + WORTH_PERMILLE
     }
 }
 
@@ -115,16 +110,5 @@ mod tests {
         assert_eq!(read(&mut n, Follow::Yes), 0);
         used(&mut n, 50, 48);
         assert_eq!(read(&mut n, Follow::Yes), 0);
-    }
-
-    /// Samples that were never used were a tenth of all that a hash read, for as long as it ran.
-    #[test]
-    fn what_never_pays_is_tried_less_often() {
-        let mut n = Neighbours::default();
-        used(&mut n, 10, 30);
-        let tried: Vec<_> = (0..40).map(|_| read(&mut n, Follow::Sample)).collect();
-        assert!(tried[0] == 10 && tried[39] <= 3, "{tried:?}");
-        used(&mut n, 60, 30);
-        assert_eq!(read(&mut n, Follow::Sample), 40);
     }
 }
