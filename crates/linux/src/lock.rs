@@ -142,7 +142,8 @@ mod tests {
     use crate::sys::{gettid, thread_cpu_ns};
     use std::time::Duration;
 
-    /// The least processor time that a thread spends on waiting for a lock that is held for long, in nanoseconds.
+    /// The processor time that a thread spends on waiting for a lock that is held for long, in nanoseconds: a median, because on a
+    /// busy machine some come when the lock is free again.
     fn spent_on(take: impl Fn(&RwLock<()>) + Sync) -> u64 {
         let lock = RwLock::ranked(Rank::Leaf, ());
         let wait = || {
@@ -160,7 +161,9 @@ mod tests {
                 waiter.join().expect("it has waited")
             })
         };
-        (0..20).map(round).min().expect("some")
+        let mut spent: Vec<u64> = (0..21).map(round).collect();
+        spent.sort_unstable();
+        spent[10]
     }
 
     /// A thread in munmap polled for the map for 25 us, while the handler that had woken it held the map and waited for that CPU.
