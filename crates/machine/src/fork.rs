@@ -100,10 +100,10 @@ impl<K: Kernel> Machine<K> {
         if charge <= u64::from(map.half(&core, whole)) { Ok(()) } else { Err(charge) }
     }
 
-    /// Before a fork: has the page daemon evict until the charge fits twice into `whole` pages, or no more can be evicted, and save
-    /// the rest: soon both sides will evict it, and then neither has to write it, and they can read it together. `restore` sets the
-    /// limit to its former value.
-    pub fn shrink(&self, whole: impl Fn() -> u32, restore: impl FnOnce(&Space<K>, &mut Core)) {
+    /// Before a fork: has the page daemon evict until the charge fits twice into `whole` pages, or no more can be evicted. If it
+    /// `saves`, the rest is saved: should both sides evict it later, neither has to write it, and they can read it together.
+    /// `restore` sets the limit to its former value.
+    pub fn shrink(&self, whole: impl Fn() -> u32, saves: bool, restore: impl FnOnce(&Space<K>, &mut Core)) {
         if self.core.lock().vm.reserved() > 0 {
             self.adopt_native(0, usize::MAX);
         }
@@ -124,10 +124,11 @@ impl<K: Kernel> Machine<K> {
                 let hopeless = map.pool.is_some() && core.vm.devices().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
                 // the daemon frees more than the target asks for, so the target is below half
                 let target = half.saturating_sub(core.vm.free_high());
-                map.set_targets(&mut core, target.max(half / 2), 0);
+                // compressed pages are not in a common slot
+                map.set_targets(&mut core, target.max(half / 2), if saves { 0 } else { target });
                 let fits = charge <= half as u64;
                 if fits && saving == 0 {
-                    core.vm.save(true);
+                    core.vm.save(saves);
                     saving = now;
                 }
                 let saved = fits && (core.vm.is_saved() || now - saving > SAVE_NS);

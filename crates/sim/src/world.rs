@@ -104,7 +104,7 @@ impl World {
             mistake,
             tells_references: references(seed),
             used: RefCell::default(),
-            common: RefCell::new([const { None }; _]),
+            common: RefCell::new([const { None }; 64]),
             lossy: Cell::new(trouble.read_error + trouble.corrupt > 0),
             harmed: Cell::new(0),
             disk: Disk::default(),

@@ -196,7 +196,9 @@ impl Agent {
             family.ask(&view);
             machine.arrivals.wait(seen);
         }
-        machine.shrink(|| family.for_two(), |map, core| family.apply(map, core));
+        // A child that was gone by the next fork did not use what it had in common with its parent: probably the next one neither.
+        let saves = family.view().members > 1 || machine.status.counters.forks.get() == 0;
+        machine.shrink(|| family.for_two(), saves, |map, core| family.apply(map, core));
     }
 
     /// If there are as many devices as possible, empties and removes the inherited device with the fewest pages. If that fails, the
