@@ -53,6 +53,8 @@ impl Word for Futex {
         cycles()
     }
     fn spin(mut ready: impl FnMut() -> bool) -> bool {
+        #[cfg(test)]
+        tests::polls();
         let began = cycles();
         loop {
             if ready() {
@@ -139,38 +141,40 @@ pub fn times_taken(word: &Futex) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::{gettid, thread_cpu_ns};
+    use std::cell::Cell;
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    /// The processor time that a thread spends on waiting for a lock that is held for long, in nanoseconds: a median, because on a
-    /// busy machine some come when the lock is free again.
-    fn spent_on(take: impl Fn(&RwLock<()>) + Sync) -> u64 {
+    std::thread_local! {
+        static POLLED: Cell<Option<&'static AtomicBool>> = const { Cell::new(None) };
+    }
+
+    /// The calling thread begins to poll.
+    pub(super) fn polls() {
+        POLLED.with(|polled| polled.get().inspect(|polled| polled.store(true, SeqCst)));
+    }
+
+    /// Whether a thread that takes a lock that is held polls for it.
+    fn polls_to(take: fn(&RwLock<()>)) -> bool {
         let lock = RwLock::ranked(Rank::Leaf, ());
-        let wait = || {
-            let ran = || thread_cpu_ns(gettid()).expect("this thread's clock");
-            let before = ran();
-            take(&lock);
-            ran() - before
-        };
-        let round = |_| {
-            std::thread::scope(|scope| {
-                let held = lock.write();
-                let waiter = scope.spawn(wait);
-                std::thread::sleep(Duration::from_millis(2));
-                drop(held);
-                waiter.join().expect("it has waited")
-            })
-        };
-        let mut spent: Vec<u64> = (0..21).map(round).collect();
-        spent.sort_unstable();
-        spent[10]
+        let polled: &'static AtomicBool = Box::leak(Box::default());
+        std::thread::scope(|scope| {
+            let held = lock.write();
+            scope.spawn(|| {
+                POLLED.set(Some(polled));
+                take(&lock);
+            });
+            // a thread that does not poll shows nothing, so it gets some time
+            (0..200).take_while(|_| !polled.load(SeqCst)).for_each(|_| std::thread::sleep(Duration::from_millis(1)));
+            drop(held);
+        });
+        polled.load(SeqCst)
     }
 
     /// A thread in munmap polled for the map for 25 us, while the handler that had woken it held the map and waited for that CPU.
     #[test]
     fn who_does_not_poll_leaves_the_cpu_to_the_holder() {
-        let polling = spent_on(|lock| drop(lock.write()));
-        let asleep = spent_on(|lock| drop(lock.write_without_polling()));
-        assert!(asleep < polling, "{asleep} ns and {polling} ns");
+        assert!(polls_to(|lock| drop(lock.write())));
+        assert!(!polls_to(|lock| drop(lock.write_without_polling())));
     }
 }
