@@ -302,10 +302,8 @@ impl Family {
             return;
         }
         let most = if view.members > 1 { self.total().saturating_sub(view.members.saturating_mul(2 * self.least())) } else { 0 };
-        if let Some(best) = cache.judge(self.shares.cached(), most) {
-            self.shares.set_cached(best);
-        }
-        let wants = self.shares.cached().min(most);
+        let now = self.shares.cached();
+        let wants = cache.judge(now, most).unwrap_or(now).min(most);
         self.shares.set_cached(wants);
         let has = self.shares.pages(MemberId::CACHE);
         if has < wants {

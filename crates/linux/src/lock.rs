@@ -151,7 +151,9 @@ mod tests {
 
     /// The calling thread begins to poll.
     pub(super) fn polls() {
-        POLLED.with(|polled| polled.get().inspect(|polled| polled.store(true, SeqCst)));
+        if let Some(polled) = POLLED.get() {
+            polled.store(true, SeqCst);
+        }
     }
 
     /// Whether a thread that takes a lock that is held polls for it.

@@ -108,7 +108,7 @@ impl<K: Kernel> Machine<K> {
             self.adopt_native(0, usize::MAX);
         }
         let start = K::now_ns();
-        let (mut least, mut since, mut saving) = (u64::MAX, start, 0);
+        let (mut least, mut since, mut saving) = (u64::MAX, start, None);
         self.freeze.set_shrinking(true);
         self.shortage.set_starved(false); // forget an earlier shortage
         loop {
@@ -127,11 +127,11 @@ impl<K: Kernel> Machine<K> {
                 // compressed pages are not in a common slot
                 map.set_targets(&mut core, target.max(half / 2), if saves { 0 } else { target });
                 let fits = charge <= half as u64;
-                if fits && saving == 0 {
+                if fits && saving.is_none() {
                     core.vm.save(saves);
-                    saving = now;
+                    saving = Some(now);
                 }
-                let saved = fits && (core.vm.is_saved() || now - saving > SAVE_NS);
+                let saved = fits && (core.vm.is_saved() || saving.is_some_and(|began| now - began > SAVE_NS));
                 if saved || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
                     core.vm.save(false);
                     restore(&map, &mut core);

@@ -514,9 +514,11 @@ pub enum Touch {
 /// The surroundings of a machine on a kernel: other processes that ring its page daemon, handlers that poll, a recording.
 pub trait Host<K: Kernel>: Send + Sync {
     /// The word that the page daemon waits on, if other processes ring it as well.
-    fn bell(&self) -> Option<&K::Word>;
+    fn bell(&self) -> Option<&K::Word> {
+        None
+    }
     /// A fault has been served, except that its thread is not woken yet.
-    fn served(&self);
+    fn served(&self) {}
     /// The threads that read pages lately got this much processor time, in thousandths of one processor; `u64::MAX`: not known.
     fn threads_run(&self, _: u64) {}
     /// Whether the thread runs on the CPU of a handler that gives way to it.
@@ -531,9 +533,13 @@ pub trait Host<K: Kernel>: Send + Sync {
     /// Bytes that were read from a device, for other processes that read the same page.
     fn store_common(&self, _key: u128, _page: &PageBytes) {}
     /// Whether references are recorded.
-    fn records(&self) -> bool;
+    fn records(&self) -> bool {
+        false
+    }
     /// Whether the recording has no room for one more: then faults wait.
-    fn record_is_full(&self) -> bool;
+    fn record_is_full(&self) -> bool {
+        false
+    }
     /// Records a reference. => there is room
-    fn record(&self, page: u64, write: bool, touch: Touch);
+    fn record(&self, _page: u64, _write: bool, _touch: Touch) {}
 }

@@ -106,12 +106,13 @@ pub struct After {
 #[inline(never)] // its stack frame of some KiB must not be part of those from which further reads are started
 pub unsafe fn arrived<K: Kernel>(
     machine: &Machine<K>,
-    Read { op, fd, home }: &Read,
+    whole: &Read,
     buffer: *mut u8,
     since: u64,
     result: Result<usize, Errno>,
     issue: impl FnOnce(Read) -> Option<Read>,
 ) -> After {
+    let Read { op, fd, home } = whole;
     let mut stored = [Tag::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
     // SAFETY: the caller's buffer, and nobody else uses it.
@@ -151,7 +152,7 @@ pub unsafe fn arrived<K: Kernel>(
         };
     }
     // SAFETY: the caller's buffer.
-    unsafe { place(machine, &Read { op: *op, fd: *fd, home: *home }, buffer, Some(since), &Checked { read, stored, right }, issue) }
+    unsafe { place(machine, whole, buffer, Some(since), &Checked { read, stored, right }, issue) }
 }
 
 /// The key of a read that other processes may make as well, for [`Host::load_common`].

@@ -157,7 +157,8 @@ pub fn fork(thread: &mut Thread<'_>) {
     let limit = machine.core.lock().vm.limit();
     let whole = limit * (1 + thread.rng.below(2) as u32);
     if machine.fits_twice(whole).is_err() {
-        machine.shrink(|| whole, whole == limit, |_, core| core.vm.set_limit(limit));
+        let saves = whole == limit; // half of them
+        machine.shrink(|| whole, saves, |_, core| core.vm.set_limit(limit));
     }
     let pages = &thread.pages;
     let forked = machine.fork(|frozen| {

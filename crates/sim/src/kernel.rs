@@ -11,7 +11,7 @@ use crate::uffd::SimUffd;
 use crate::word::SimWord;
 use crate::world::{OWN, here, tell, world};
 use overspill_machine::errno::{self, Errno};
-use overspill_machine::kernel::{Advice, Fixed, Host, IoVec, Kernel, Mapping, Mappings, Mistake, Touch};
+use overspill_machine::kernel::{Advice, Fixed, Host, IoVec, Kernel, Mapping, Mappings, Mistake};
 use overspill_simkernel::call::{self, Call, Outcome};
 use overspill_simkernel::fault::Access;
 use overspill_simkernel::pmap::{PAGE, PageBytes};
@@ -67,29 +67,13 @@ impl Mappings for SimMappings {
 /// A host without a family, polling handlers, or a recording.
 pub struct Nothing;
 
-impl<K: Kernel> Host<K> for Nothing {
-    fn bell(&self) -> Option<&K::Word> {
-        None
-    }
-    fn served(&self) {}
-    fn records(&self) -> bool {
-        false
-    }
-    fn record_is_full(&self) -> bool {
-        false
-    }
-    fn record(&self, _: u64, _: bool, _: Touch) {}
-}
+impl<K: Kernel> Host<K> for Nothing {}
 
 /// As [`Nothing`], and processes leave each other pages. What they find is often wrong: there are few places, and none says which
 /// page it has.
 pub struct Family;
 
 impl Host<Sim> for Family {
-    fn bell(&self) -> Option<&SimWord> {
-        None
-    }
-    fn served(&self) {}
     fn load_common(&self, key: Option<u128>, page: &mut PageBytes) -> bool {
         let world = world();
         let common = world.common.borrow();
@@ -103,13 +87,6 @@ impl Host<Sim> for Family {
         let at = key as usize % common.len();
         common[at] = Some(Box::new(*page));
     }
-    fn records(&self) -> bool {
-        false
-    }
-    fn record_is_full(&self) -> bool {
-        false
-    }
-    fn record(&self, _: u64, _: bool, _: Touch) {}
 }
 
 /// The address that the allocator returned for each mapping.

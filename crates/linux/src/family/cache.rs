@@ -43,6 +43,8 @@ const READER: u64 = 0xFF;
 /// The size is judged after so many reads, as a part of the budget's pages, and so many at least.
 const JUDGED_PART: u32 = 16;
 const JUDGED_LEAST: u32 = 256;
+/// The tables begin after the head, in bytes.
+const TABLES: usize = size_of::<Head>().next_multiple_of(64);
 /// Smaller differences from the best size are left alone, in ways.
 const SLACK: u32 = 2;
 
@@ -89,7 +91,7 @@ impl Cache {
     /// ENOMEM.
     pub fn new(budget: u32) -> Result<Cache, Errno> {
         let sets = (budget / PLACES).max(1);
-        let tables = (size_of::<Head>().next_multiple_of(64) + sets as usize * size_of::<Set>()).next_multiple_of(PAGE_SIZE);
+        let tables = (TABLES + sets as usize * size_of::<Set>()).next_multiple_of(PAGE_SIZE);
         let len = tables + ((sets * WAYS_MAX) as usize) * PAGE_SIZE;
         let at = area::map_shared(len)?;
         let head = NonNull::new(at as *mut Head).ok_or(libc::ENOMEM)?;
@@ -110,13 +112,17 @@ impl Cache {
         unsafe { self.head.as_ref() }
     }
 
+    fn table(&self) -> &[Set] {
+        let at = self.head.as_ptr() as usize + TABLES;
+        // SAFETY: within the mapping of `new`, as above.
+        unsafe { core::slice::from_raw_parts(at as *const Set, self.sets as usize) }
+    }
+
     /// The set of a page, and the page's name in it.
     fn find(&self, key: u128) -> (u32, &Set, u64) {
         let name = (key as u64 | 1 << 8) & !READER;
         let number = (((key >> 64) as u32 as u64 * self.sets as u64) >> 32) as u32;
-        let sets = self.head.as_ptr() as usize + size_of::<Head>().next_multiple_of(64);
-        // SAFETY: within the mapping of `new`, as above.
-        (number, unsafe { &*((sets + number as usize * size_of::<Set>()) as *const Set) }, name)
+        (number, &self.table()[number as usize], name)
     }
 
     /// The words of a frame. => `place < WAYS_MAX`
@@ -234,11 +240,8 @@ impl Cache {
     pub fn resize(&self, pages: u32) {
         let (from, to) = (self.ways(), (pages / self.sets).min(WAYS_MAX));
         if to > from {
-            let sets = self.head.as_ptr() as usize + size_of::<Head>().next_multiple_of(64);
-            // SAFETY: as in `find`.
-            let sets = unsafe { core::slice::from_raw_parts(sets as *const Set, self.sets as usize) };
             // what had no frame until now is not there
-            sets.iter().flat_map(|set| &set.places[from as usize..to as usize]).for_each(|place| place.store(0, Relaxed));
+            self.table().iter().flat_map(|set| &set.places[from as usize..to as usize]).for_each(|place| place.store(0, Relaxed));
         }
         self.head().ways.store(to, Relaxed);
         if to < from {
