@@ -126,6 +126,8 @@ pub type Distances = [u64; 4];
 pub struct LoadControl {
     on: bool,
     threads: [Thread; THREADS],
+    /// How many of `threads` are in use.
+    watched: usize,
     window: u64,
     phase: Phase,
     /// Pages read back until the window began, by distance.
@@ -147,6 +149,7 @@ impl LoadControl {
         LoadControl {
             on,
             threads: [Thread::default(); THREADS],
+            watched: 0,
             window: 0,
             phase: FREE,
             distances: [0; 4],
@@ -171,7 +174,7 @@ impl LoadControl {
 
     /// Whether several threads have read pages in this window or the last one.
     pub fn are_several(&self) -> bool {
-        self.threads.iter().filter(|t| t.tid != 0).count() > 1
+        self.watched > 1
     }
 
     /// How often the token was given so far.
@@ -238,6 +241,7 @@ impl LoadControl {
         }
         let at = self.threads.iter().position(|t| t.tid == 0)?;
         self.threads[at] = Thread { tid, cpu: cpu(tid)?, ..Thread::default() };
+        self.watched += 1;
         Some(at)
     }
 
@@ -252,6 +256,7 @@ impl LoadControl {
             // threads that have ended, or do not fault, make room for others
             let Some(cpu) = cpu(t.tid).filter(|_| t.hard > 0 || given || t.tid == tid) else {
                 *t = Thread::default();
+                self.watched -= 1;
                 continue;
             };
             ran += cpu.saturating_sub(t.cpu);

@@ -417,13 +417,12 @@ impl<K: Kernel> Reader<K> {
     pub fn start(&mut self, machine: &Machine<K>, read: Read) {
         let mut next = Some(read);
         while let Some(read) = next {
-            let (after, more) = self.start_one(machine, read);
-            next = after.or_else(|| if more { self.more(machine, &read.op) } else { None });
+            next = self.start_one(machine, read);
         }
     }
 
-    /// Returns the next read, if `op` has been read and its reader already waits, and whether the rest of its window is to be read.
-    fn start_one(&mut self, machine: &Machine<K>, read: Read) -> (Option<Read>, bool) {
+    /// Returns the next read: what the pages that have just arrived ask for, or the next part of the window.
+    fn start_one(&mut self, machine: &Machine<K>, read: Read) -> Option<Read> {
         let op = &read.op;
         if op.count as usize > self.cluster_pages {
             self.deepen(); // there are files, but this thread may not have looked yet
@@ -456,7 +455,7 @@ impl<K: Kernel> Reader<K> {
                 machine.load(op.location, op.count, op.wanted, buffer);
                 arrived(machine, &read, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), Some)
             };
-            return (after.next, true);
+            return after.next.or_else(|| self.more(machine, op));
         }
         if op.count == 1 && read.home.is_none() {
             let buffer = self.buffer(flight);
@@ -467,11 +466,11 @@ impl<K: Kernel> Reader<K> {
                 let checked = Checked { read: completion::Arrived { good: 1, beyond: 0, result: Ok(PAGE_SIZE) }, stored, right };
                 // SAFETY: as above.
                 let after = unsafe { place(machine, &read, buffer, None, &checked, Some) };
-                return (after.next, !op.is_sampled());
+                return after.next.or_else(|| if op.is_sampled() { None } else { self.more(machine, op) });
             }
         }
         self.issue(machine, flight, read);
-        (None, true)
+        self.more(machine, op)
     }
 
     /// A bit for each buffer that a read of so many pages takes, which begins in that one.
