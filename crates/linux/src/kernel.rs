@@ -158,9 +158,6 @@ impl Kernel for Linux {
     fn yield_now() {
         sys::yield_now();
     }
-    fn each_present(start: usize, end: usize, f: impl FnMut(usize, usize)) {
-        mappings::each_present(start, end, f);
-    }
     fn each_mapping(f: impl FnMut(usize, usize)) -> Result<(), Errno> {
         sys::each_mapping(f)
     }

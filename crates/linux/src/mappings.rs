@@ -1,6 +1,6 @@
 //! Asks the kernel about the process's own mappings: their bounds and protection, their bytes even where they are not readable, how
-//! much of them is locked or pinned, which pages are present, and which were touched. The files of /proc are opened once and kept,
-//! so that a later chroot does not matter.
+//! much of them is locked or pinned, and which pages were touched. The files of /proc are opened once and kept, so that a later
+//! chroot does not matter.
 
 use crate::sys::{self, Errno, Fd, sys};
 use overspill_machine::kernel::{Fixed, Mapping};
@@ -137,32 +137,13 @@ const PAGE_IS_PRESENT: u64 = 1 << 3;
 /// It was touched since UFFDIO_RWPROTECT. From the same series as `FEATURES_REFERENCES` of `uffd.rs`.
 const PAGE_IS_ACCESSED: u64 = 1 << 9;
 
-/// Calls `f(start, end)` for each run of present pages in the range, in bytes. If a scan fails half-way, it reports some runs
-/// twice.
-pub(crate) fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
-    // The scan needs a descriptor, which RLIMIT_NOFILE may refuse, and access to /proc, which PR_SET_DUMPABLE may take away.
-    // Without them the kernel is asked page by page.
-    if scan_present(start, end, &mut f).is_err() {
-        sys::each_resident(start, end, |at| f(at, at + PAGE_SIZE));
-    }
-}
-
-fn scan_present(start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    let pagemap = sys::open(PAGEMAP, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
-    scan(pagemap.raw(), start, end, PAGE_IS_PRESENT, f)
-}
-
 /// Calls `f(start, end)` for each run of pages of the range that are present and were touched since they were watched, in bytes.
 /// `pagemap` is that file of /proc.
 ///
 /// # Errors
 /// EINVAL: the kernel does not tell.
-fn scan_touched(pagemap: i32, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    scan(pagemap, start, end, PAGE_IS_PRESENT | PAGE_IS_ACCESSED, f)
-}
-
-/// Calls `f(start, end)` for each run of pages that are of all these categories.
-fn scan(pagemap: i32, start: usize, end: usize, categories: u64, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
+fn scan_touched(pagemap: i32, start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
+    let categories = PAGE_IS_PRESENT | PAGE_IS_ACCESSED;
     let mut regions = [PageRegion::default(); 64];
     let mut at = start;
     while at < end {

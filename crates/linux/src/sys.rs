@@ -197,7 +197,7 @@ pub fn is_resident(at: usize) -> bool {
 
 /// Calls `f` with the address of each page of the range that is mapped and in memory.
 pub fn each_resident(start: usize, end: usize, mut f: impl FnMut(usize)) {
-    let mut seen = [0u8; 256];
+    let mut seen = [0u8; 512];
     for at in (start..end).step_by(seen.len() * PAGE_SIZE) {
         let pages = ((end - at) / PAGE_SIZE).min(seen.len());
         // SAFETY: the kernel writes one byte for each page.

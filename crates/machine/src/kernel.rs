@@ -111,9 +111,6 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     }
     /// Whether all of a range is mapped.
     fn is_mapped(start: usize, end: usize) -> bool;
-    /// Calls `f(start, end)` for each run of present pages in the range, in bytes. Some runs may come twice if the kernel cannot
-    /// report all at once.
-    fn each_present(start: usize, end: usize, f: impl FnMut(usize, usize));
     /// Calls `f(start, end)` for each mapping, in the order of addresses.
     ///
     /// # Errors

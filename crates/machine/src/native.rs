@@ -117,12 +117,9 @@ impl<K: Kernel> Machine<K> {
         }
         for start in (range.start..range.end).step_by(Self::ADOPTED_BYTES) {
             let mut core = self.core.lock();
-            let adopt = |start: usize, end: usize| {
-                for addr in (start..end).step_by(PAGE_SIZE) {
-                    core.vm.adopt(range.page(addr));
-                }
-            };
-            K::each_present(start, range.end.min(start + Self::ADOPTED_BYTES), adopt);
+            K::each_resident(start, range.end.min(start + Self::ADOPTED_BYTES), |addr| {
+                core.vm.adopt(range.page(addr));
+            });
         }
     }
 

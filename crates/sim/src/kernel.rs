@@ -187,12 +187,6 @@ impl Kernel for Sim {
             true
         })
     }
-    fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
-        let there = |(at, entry): (&usize, &Entry)| matches!(entry, Entry::Page { .. } | Entry::Zero { .. }).then_some(*at);
-        let list: Vec<usize> =
-            world().kernel.enter(|kernel| kernel.spaces[here()].table.range(start..end).filter_map(there).collect());
-        list.iter().for_each(|at| f(*at, at + PAGE));
-    }
     fn each_mapping(mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
         let list: Vec<_> = world().kernel.enter(|kernel| kernel.spaces[here()].vmas.values().map(|v| (v.start, v.end)).collect());
         list.iter().for_each(|(start, end)| f(*start, *end));

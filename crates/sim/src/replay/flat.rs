@@ -377,7 +377,6 @@ impl Kernel for Flat {
     fn is_mapped(_: usize, _: usize) -> bool {
         never()
     }
-    fn each_present(_: usize, _: usize, _: impl FnMut(usize, usize)) {}
     fn each_mapping(_: impl FnMut(usize, usize)) -> Result<(), Errno> {
         never()
     }
