@@ -300,11 +300,6 @@ impl FileRegion {
         range.start + self.skip..range.end + self.skip
     }
 
-    /// The pages that a range touches.
-    fn pages(range: &Range<usize>) -> Range<usize> {
-        if range.is_empty() { 0..0 } else { range.start / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE) }
-    }
-
     // ---- bytes ----
 
     /// Copies bytes of the region, from `at` on.
@@ -454,7 +449,7 @@ impl FileRegion {
         if self.access() != Access::ReadWrite {
             return Err(Error::Access { path: self.path().into(), access: self.access() });
         }
-        let pages = Self::pages(range);
+        let pages = region::pages(range);
         let all = self.region.pages() as u64;
         self.file().flush(shared, self.region.object(), pages.start as u64..pages.end as u64, all, sync)
     }
@@ -516,7 +511,7 @@ impl FileRegion {
         if range.is_empty() {
             return Ok(());
         }
-        let mut pages = Self::pages(&range);
+        let mut pages = region::pages(&range);
         match self.access() {
             Access::ReadOnly => {}
             Access::ReadWrite => self.flush_pages(&range, false)?,

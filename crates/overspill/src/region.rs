@@ -4,10 +4,10 @@ mod numbers;
 mod wired;
 
 pub use numbers::{Pod, RegionOf};
+use wired::Wires;
 pub use wired::{Wired, WiredMut};
 
 use crate::error::Error;
-use crate::fault;
 use crate::file::OpenFile;
 use crate::forks;
 use crate::pager::Pager;
@@ -26,7 +26,7 @@ use std::io;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Advice about a range; see [`Region::advise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,24 +43,6 @@ const TRANSFER_PAGES: usize = 64;
 
 /// How many times a prefetch waits for free frames, 2 ms each at most.
 const PATIENCE: u32 = 8;
-
-struct Wire {
-    id: u64,
-    pages: Range<usize>,
-    kept: bool,
-}
-
-#[derive(Default)]
-struct Wires {
-    live: Vec<Wire>,
-    last: u64,
-}
-
-impl Wires {
-    fn covers(&self, page: usize) -> bool {
-        self.live.iter().any(|w| w.pages.contains(&page))
-    }
-}
 
 /// A range of paged memory. It is zero at first, and plain memory except for system calls (see the crate's documentation).
 ///
@@ -338,12 +320,9 @@ impl Region {
     /// If the range is not within the region, or this is a forked child.
     pub fn prefetch(&self, range: impl RangeBounds<usize>) {
         self.pager.0.must_be_here();
-        let range = self.bounds(range);
-        if !range.is_empty() {
-            let (first, end) = (range.start / PAGE_SIZE, range.end.div_ceil(PAGE_SIZE));
-            let most = (self.pager.counters().memory_limit_bytes.get() / 2) as usize >> PAGE_SHIFT;
-            self.prefetch_pages(first..end.min(first + most));
-        }
+        let pages = pages(&self.bounds(range));
+        let most = (self.pager.counters().memory_limit_bytes.get() / 2) as usize >> PAGE_SHIFT;
+        self.prefetch_pages(pages.start..pages.end.min(pages.start + most));
     }
 
     fn prefetch_pages(&self, pages: Range<usize>) {
@@ -444,11 +423,6 @@ impl Region {
         Ok(())
     }
 
-    /// Whether pages of the range are wired.
-    pub(crate) fn has_wired(&self, pages: &Range<usize>) -> bool {
-        self.wires().live.iter().any(|w| w.pages.start < pages.end && pages.start < w.pages.end)
-    }
-
     /// Forgets the content of whole pages. => none is wired
     pub(crate) unsafe fn give_up_pages(&self, pages: Range<usize>) {
         let (start, len) = (self.addr(pages.start), pages.len() << PAGE_SHIFT);
@@ -473,177 +447,6 @@ impl Region {
                 drop(map);
                 machine.forgotten();
             }
-        }
-    }
-
-    // ---- wiring ----
-
-    fn wires(&self) -> MutexGuard<'_, Wires> {
-        self.wires.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Brings the range's pages in and keeps them in memory until the guard is dropped. Pages that are wired several times stay
-    /// until the last guard is dropped.
-    ///
-    /// # Errors
-    /// [`Error::WiredTooMuch`]: at most half of the budget can be wired. [`Error::Lost`], [`Error::Forked`].
-    ///
-    /// # Panics
-    /// If the range is not within the region.
-    pub fn wire(&self, range: impl RangeBounds<usize>) -> Result<Wired<'_>, Error> {
-        let range = self.bounds(range);
-        let id = self.wire_range(&range)?;
-        Ok(Wired { region: self, range, id })
-    }
-
-    /// As [`Region::wire`], for writing.
-    ///
-    /// # Errors
-    /// As [`Region::wire`].
-    ///
-    /// # Panics
-    /// If the range is not within the region.
-    pub fn wire_mut(&mut self, range: impl RangeBounds<usize>) -> Result<WiredMut<'_>, Error> {
-        let range = self.bounds(range);
-        let id = self.wire_range(&range)?;
-        Ok(WiredMut { region: self, range, id })
-    }
-
-    pub(crate) fn wire_range(&self, range: &Range<usize>) -> Result<u64, Error> {
-        self.pager.0.here()?;
-        let pages = if range.is_empty() { 0..0 } else { range.start / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE) };
-        {
-            let mut regions = self.pager.0.regions();
-            let left = regions.wired_left.checked_sub(pages.len() as u64);
-            let available = regions.wired_left << PAGE_SHIFT;
-            regions.wired_left = left.ok_or(Error::WiredTooMuch { bytes: (pages.len() << PAGE_SHIFT) as u64, available })?;
-        }
-        let id = {
-            // Before the first page is wired, so that from now on no other thread unwires a page of it.
-            let mut wires = self.wires();
-            wires.last += 1;
-            let id = wires.last;
-            wires.live.push(Wire { id, pages: pages.clone(), kept: false });
-            id
-        };
-        if pages.len() > 1 {
-            self.prefetch_pages(pages.clone());
-        }
-        for index in pages {
-            if let Err(e) = self.wire_page(index) {
-                self.unwire_id(id);
-                return Err(e);
-            }
-        }
-        Ok(id)
-    }
-
-    fn wire_page(&self, index: usize) -> Result<(), Error> {
-        let shared = &self.pager.0.shared;
-        let page = self.page(index);
-        loop {
-            {
-                let _quiet = Quiet::new();
-                let mut core = shared.machine.core.lock();
-                let word = core.vm.page(page);
-                if word.state() == State::Lost {
-                    return Err(Error::Lost);
-                }
-                // Wherever the page is: once it arrives it stays, so one of the next looks finds it.
-                if !core.vm.wire(page, true) {
-                    return Err(Error::Resources(io::Error::from_raw_os_error(libc::ENOMEM)));
-                }
-                if word.state() == State::Active && !word.busy() {
-                    return Ok(());
-                }
-            }
-            let there = match shared.machine.config.delivery {
-                Delivery::InThread => fault::bring_in(shared, self.addr(index)),
-                Delivery::Threads => {
-                    // SAFETY: a page of this region; populating changes no content. The call waits for a handler, which does not
-                    // take the locks that this thread holds.
-                    match unsafe { sys::madvise(self.addr(index), PAGE_SIZE, libc::MADV_POPULATE_READ) } {
-                        Ok(()) | Err(libc::EAGAIN | libc::EINTR) => true,
-                        Err(_) => false,
-                    }
-                }
-            };
-            if !there {
-                return Err(Error::Lost);
-            }
-        }
-    }
-
-    pub(crate) fn unwire_id(&self, id: u64) {
-        if !self.pager.0.is_alive() {
-            return; // in a forked child
-        }
-        let mut wires = self.wires();
-        let Some(at) = wires.live.iter().position(|w| w.id == id) else { return };
-        let pages = wires.live.swap_remove(at).pages;
-        self.unwire_pages(&wires, pages);
-    }
-
-    /// Unwires the pages that no other live wire covers. => this wire is already removed
-    fn unwire_pages(&self, wires: &Wires, pages: Range<usize>) {
-        self.pager.0.regions().wired_left += pages.len() as u64;
-        let _quiet = Quiet::new();
-        for index in pages.filter(|p| !wires.covers(*p)) {
-            let mut core = self.pager.0.shared.machine.core.lock();
-            if core.vm.page(self.page(index)).wired() {
-                core.vm.wire(self.page(index), false);
-            }
-        }
-    }
-
-    /// Unwires pages that [`Wired::keep`] left wired: all that lie wholly within the range.
-    ///
-    /// # Panics
-    /// If the range is not within the region, or this is a forked child.
-    pub fn unwire(&self, range: impl RangeBounds<usize>) {
-        self.pager.0.must_be_here();
-        let range = self.bounds(range);
-        let end = if range.end == self.len { self.pages() } else { range.end / PAGE_SIZE };
-        let out = range.start.div_ceil(PAGE_SIZE)..end;
-        let mut wires = self.wires();
-        let mut at = 0;
-        while at < wires.live.len() {
-            let (had, kept, id) = (wires.live[at].pages.clone(), wires.live[at].kept, wires.live[at].id);
-            let cut = had.start.max(out.start)..had.end.min(out.end);
-            if !kept || cut.is_empty() {
-                at += 1;
-                continue;
-            }
-            let rests = [had.start..cut.start, cut.end..had.end];
-            wires.live.swap_remove(at);
-            for pages in rests.into_iter().filter(|r| !r.is_empty()) {
-                wires.live.push(Wire { id, pages, kept });
-            }
-            self.unwire_pages(&wires, cut);
-        }
-    }
-
-    /// Unwires the pages of one wire that [`Wired::keep_as`] left. Returns whether there was such a wire.
-    ///
-    /// # Panics
-    /// In a forked child.
-    pub fn unwire_kept(&self, number: u64) -> bool {
-        self.pager.0.must_be_here();
-        let mut wires = self.wires();
-        let mut found = false;
-        // several, if `unwire` has cut it
-        while let Some(at) = wires.live.iter().position(|w| w.id == number && w.kept) {
-            let pages = wires.live.swap_remove(at).pages;
-            self.unwire_pages(&wires, pages);
-            found = true;
-        }
-        found
-    }
-
-    fn keep(&self, id: u64) {
-        self.pager.0.must_be_here();
-        if let Some(wire) = self.wires().live.iter_mut().find(|w| w.id == id) {
-            wire.kept = true;
         }
     }
 
@@ -760,8 +563,7 @@ impl Drop for Region {
             owner.shared.write_back.leave(self.object);
             file.flush_at_the_end(&owner.shared, self.object, self.pages() as u64);
         }
-        let live: Vec<u64> = self.wires().live.iter().map(|w| w.id).collect();
-        live.into_iter().for_each(|id| self.unwire_id(id));
+        self.unwire_all();
         let (start, len) = (self.start as usize, self.pages() << PAGE_SHIFT);
         forks::forget(start);
         let machine = &owner.shared.machine;
@@ -797,6 +599,11 @@ impl Drop for Region {
         regions.free.push(self.object.0);
         regions.pages_left += self.pages() as u64;
     }
+}
+
+/// The pages that a range of bytes touches.
+pub(crate) fn pages(range: &Range<usize>) -> Range<usize> {
+    if range.is_empty() { 0..0 } else { range.start / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE) }
 }
 
 /// A range of a region of `len` bytes.
