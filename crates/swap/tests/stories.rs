@@ -3,35 +3,16 @@
 //!
 //! If a fix is taken out, the simulation finds the bug again by itself; these tests explain it.
 
-use overspill_swap::SwapPager;
-use overspill_vm::counters::Counters;
+mod common;
+
+use common::{Core, END, begin_read, page, state, touch};
 use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager};
-use overspill_vm::types::{FrameId, ObjectId, PageId, Slot, Tag};
-use overspill_vm::{CLUSTER_PAGES_MAX, Compared, Config, Destination, Fault, Filled, PageIn, Parked, Resident, Vm};
-
-type Core = Vm<SwapPager>;
-
-const END: u64 = 1 << 20;
+use overspill_vm::types::{FrameId, PageId, Slot, Tag};
+use overspill_vm::{CLUSTER_PAGES_MAX, Compared, Destination, Fault, Filled, PageIn, Parked, Resident};
 
 fn core(pages_max: u64) -> Core {
-    let config = Config { readahead_pages_max: 1, zero_ahead_pages_max: 1, ..Config::new(2048, pages_max) };
-    let swap = SwapPager::new(overspill_swap::Config { pages_max: 20_000, slots_max: 1000, devices_max: 1, extents_max: 0 });
-    Vm::new(config, swap, Box::leak(Box::<Counters>::default())).expect("a good configuration")
-}
-
-fn page(index: u64) -> PageId {
-    PageId::new(ObjectId(0), index)
-}
-
-fn state(vm: &Core, index: u64) -> State {
-    vm.page(page(index)).state()
-}
-
-/// Serves a first touch.
-fn touch(vm: &mut Core, index: u64) {
-    assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
-    vm.fill_done(page(index), Filled::Mapped);
+    common::core(pages_max, overspill_swap::Config { pages_max: 20_000, slots_max: 1000, devices_max: 1, extents_max: 0 })
 }
 
 /// Parks the next victim. Calls `outcome` while the page is busy.
@@ -74,13 +55,6 @@ fn page_out(vm: &mut Core, index: u64, content: u64) {
     end_write(vm, write, content);
     reclaim(vm);
     assert_eq!(state(vm, index), State::PagedOut);
-}
-
-fn begin_read(vm: &mut Core, index: u64) -> PageIn {
-    match vm.fault(page(index), 0..END, false) {
-        Fault::PageIn(op) => op,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Ends a read of one page with `content`. Returns where the page goes.

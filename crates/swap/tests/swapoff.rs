@@ -2,44 +2,27 @@
 //!
 //! The simulation of the machine mixes all of them with everything else; these tests explain them.
 
-use overspill_swap::{Config as SwapConfig, DeviceId, SwapPager};
-use overspill_vm::counters::Counters;
+mod common;
+
+use common::{Core, END, begin_read, page, state, touch};
+use overspill_swap::DeviceId;
 use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager};
-use overspill_vm::types::{ObjectId, PageId, Slot, Tag};
+use overspill_vm::types::{Slot, Tag};
 use overspill_vm::{
-    CLUSTER_PAGES_MAX, Compared, Config, Destination, Fault, Filled, MoveRun, PageIn, Parked, Resident, Swapoff, SwapoffRefusal,
-    SwapoffStep, Vm,
+    CLUSTER_PAGES_MAX, Compared, Destination, Fault, Filled, MoveRun, PageIn, Parked, Resident, Swapoff, SwapoffRefusal,
+    SwapoffStep,
 };
 
-type Core = Vm<SwapPager>;
-
-const END: u64 = 1 << 20;
 /// The device that leaves.
 const OLD: DeviceId = DeviceId(0);
 
 fn core(slots: u32) -> Core {
-    let config = Config { readahead_pages_max: 1, zero_ahead_pages_max: 1, ..Config::new(2048, 10_000) };
-    let swap = SwapPager::new(SwapConfig { pages_max: 10_000, slots_max: slots, devices_max: 4, extents_max: 0 });
-    Vm::new(config, swap, Box::leak(Box::<Counters>::default())).expect("a good configuration")
-}
-
-fn page(index: u64) -> PageId {
-    PageId::new(ObjectId(0), index)
-}
-
-fn state(vm: &Core, index: u64) -> State {
-    vm.page(page(index)).state()
+    common::core(10_000, overspill_swap::Config { pages_max: 10_000, slots_max: slots, devices_max: 4, extents_max: 0 })
 }
 
 fn stored(vm: &Core, device: DeviceId) -> u64 {
     vm.pager().device_use(device).expect("it is there").stored
-}
-
-/// Serves a first touch.
-fn touch(vm: &mut Core, index: u64) {
-    assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
-    vm.fill_done(page(index), Filled::Mapped);
 }
 
 /// Pages from 100 on take the frames that a swapoff may have.
@@ -77,13 +60,6 @@ fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) 
             vm.reclaim_batch(1, &mut batch);
             vm.frames_dropped(batch.iter().map(|m| m.1));
         }
-    }
-}
-
-fn begin_read(vm: &mut Core, index: u64) -> PageIn {
-    match vm.fault(page(index), 0..END, false) {
-        Fault::PageIn(op) => op,
-        other => panic!("{other:?}"),
     }
 }
 
