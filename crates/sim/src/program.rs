@@ -2,7 +2,7 @@
 //! the content of each of its pages.
 
 use crate::kernel::Sim;
-use crate::world::{OWN, World, here, tell, world};
+use crate::world::{OWN, World, here, say, tell, world};
 use overspill_machine::Machine;
 use overspill_machine::errno::Errno;
 use overspill_machine::kernel::Kernel as _;
@@ -316,9 +316,7 @@ impl<'a> Thread<'a> {
     // ---- actions ----
 
     pub fn say(&self, what: std::fmt::Arguments<'_>) {
-        if std::env::var_os("TELL").is_some() {
-            println!("{:>9} thread {} step {}: {what}", sched::now(), self.name, self.step);
-        }
+        say(format_args!("thread {} step {}", self.name, self.step), what);
     }
 
     fn any(&mut self) -> Option<usize> {

@@ -2,7 +2,7 @@
 
 use crate::files::SimFiles;
 use crate::kernel::Sim;
-use crate::world::World;
+use crate::world::{World, say};
 use overspill_machine::Machine;
 use overspill_machine::compressed::Compressed;
 use overspill_machine::devices::{self, Backing};
@@ -106,9 +106,7 @@ impl<'a> Control<'a> {
     }
 
     fn say(&self, what: std::fmt::Arguments<'_>) {
-        if std::env::var_os("TELL").is_some() {
-            println!("{:>9} control: {what}", sched::now());
-        }
+        say(format_args!("control"), what);
     }
 
     /// After a swapoff gave up: checks that memory has no room, if the program has been idle all the time. (If the page daemon has

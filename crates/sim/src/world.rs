@@ -14,6 +14,7 @@ use overspill_simkernel::table::Entry;
 use overspill_vm::status::Status;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::fmt::Arguments;
 use std::rc::Rc;
 
 /// The userfaultfd of a process's program.
@@ -185,6 +186,13 @@ impl World {
 /// The process of the running actor.
 pub fn here() -> usize {
     if sched::is_running() { world().processes[sched::running()] } else { 0 }
+}
+
+/// Prints what somebody does, if the environment variable `TELL` is set.
+pub fn say(who: Arguments<'_>, what: Arguments<'_>) {
+    if std::env::var_os("TELL").is_some() {
+        println!("{:>9} {who}: {what}", sched::now());
+    }
 }
 
 /// Prints what is done to the page whose address is in the environment variable `WATCH`, in hexadecimal.
