@@ -1,22 +1,22 @@
 //! Streams: who reads pages in order, and how far ahead of it to go.
 //!
-//! A small table of recent runs, and a larger one of single faults. A fault that continues a run doubles its window; one next to a
-//! recent fault is a new run, in the place of the least recently used one; any other is remembered as single. So random faults cost
-//! no extra page and push no run out, and a scan is at full window after a few faults, even with some hundred random ones between
-//! two of its own (an array of pointers that are followed). The tables, not the neighbours' residency, decide: with a quarter of
-//! the pages in memory every second random fault has a resident neighbour.
+//! A small table has recent runs, a larger one single faults. A fault that continues a run doubles the run's window. A fault next
+//! to a recent single one begins a new run, in the place of the least recently used run. Any other fault is remembered as single.
+//! So random faults cost no extra page and push no run out. A scan is at full window after a few faults, even with some hundred
+//! random ones between two of its own (an array of pointers that are followed). The tables, not the neighbours' residency, decide:
+//! with a quarter of the pages in memory every second random fault has a resident neighbour.
 //!
-//! Two faults in order need not be a run: objects of two pages, used at random, look like one each time. So it is counted how many
-//! of the first windows were read to their end. While fewer than a third are, a run has to show more of itself: its window doubles
-//! from one page on, a fault behind.
+//! Two faults in order need not be a run: objects of two pages, used at random, look like one each time. So the table counts how
+//! many first windows were read to their end. While fewer than a third are, the window of a new run begins with one page, one fault
+//! later, and doubles from there.
 //!
 //! A run goes up or down (GNU sort keeps its lines from the end of its memory on, and merges them from there). The second fault
 //! says which.
 //!
 //! Short runs at regular distances, and single faults at regular distances, are streams of [bursts](crate::bursts). Of a run it is
 //! remembered how far it begins from the run nearest to it. If another one begins as far from it in turn, that is the third of a
-//! pattern. Single faults are compared with the latest few. Runs closer to each other than a run is read ahead are not told apart:
-//! the first of them is read to where the next one begins, and on, with all that lies between.
+//! pattern. Single faults are compared with the latest few. Runs that lie closer together than a run is read ahead are not told
+//! apart. The first of them is read on into the next one, with all that lies between.
 
 use crate::bursts::{Bursts, Hit, LATE, STRIDE_MAX};
 use crate::direction::Direction;
