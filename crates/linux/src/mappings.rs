@@ -196,4 +196,29 @@ mod tests {
         assert!(mappings.read(0, &mut page).is_err());
         assert!(fixed().is_some());
     }
+
+    #[test]
+    fn pages_in_memory_are_found_and_a_hole_hides_none() {
+        let base = area::map_anonymous(1000 * PAGE_SIZE).expect("4 MiB") as usize;
+        let at = |page: usize| base + page * PAGE_SIZE;
+        let touched = [0, 1, 511, 513, 999];
+        // SAFETY: our own mapping.
+        unsafe {
+            let _ = sys::madvise(base, 1000 * PAGE_SIZE, libc::MADV_NOHUGEPAGE);
+            touched.iter().for_each(|page| (at(*page) as *mut u8).write(1));
+        }
+        let found = || {
+            let mut found = Vec::new();
+            sys::each_resident(base, at(1000), |at| found.push((at - base) / PAGE_SIZE));
+            found
+        };
+        assert_eq!(found(), touched);
+        // SAFETY: nobody uses it any more.
+        unsafe { area::unmap(at(700) as *mut u8, PAGE_SIZE) };
+        assert_eq!(found(), touched);
+        // SAFETY: nor the rest.
+        unsafe { area::unmap(base as *mut u8, 700 * PAGE_SIZE) };
+        // SAFETY: as above.
+        unsafe { area::unmap(at(701) as *mut u8, 299 * PAGE_SIZE) };
+    }
 }

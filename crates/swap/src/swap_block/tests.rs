@@ -1,3 +1,5 @@
+//! Tests of swap blocks. Random calls are compared with a map (`behaves_like_a_map`).
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
