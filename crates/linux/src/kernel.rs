@@ -146,9 +146,6 @@ impl Kernel for Linux {
         // SAFETY: the caller's promise.
         unsafe { sys::madvise(at, len, libc::MADV_DONTNEED) }
     }
-    fn is_resident(at: usize) -> bool {
-        sys::is_resident(at)
-    }
     fn each_resident(start: usize, end: usize, f: impl FnMut(usize)) {
         sys::each_resident(start, end, f);
     }

@@ -8,7 +8,7 @@ use crate::files::Files;
 pub use crate::futex::{Futex, Limit};
 use core::ops::Deref;
 use overspill_store::{PageBytes, checksum};
-use overspill_vm::types::{PageId, Tag};
+use overspill_vm::types::{PAGE_SIZE, PageId, Tag};
 
 /// Protection of memory: readable, writable, executable.
 pub mod prot {
@@ -103,11 +103,13 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// # Errors
     /// As madvise(2).
     unsafe fn discard_of_program(at: usize, len: usize) -> Result<(), Errno>;
-    /// Whether the page at an address is mapped and in memory.
-    fn is_resident(at: usize) -> bool;
     /// Calls `f` with the address of each page of a range that is mapped and in memory.
-    fn each_resident(start: usize, end: usize, f: impl FnMut(usize)) {
-        (start..end).step_by(overspill_vm::types::PAGE_SIZE).filter(|at| Self::is_resident(*at)).for_each(f);
+    fn each_resident(start: usize, end: usize, f: impl FnMut(usize));
+    /// Whether the page at an address is mapped and in memory.
+    fn is_resident(at: usize) -> bool {
+        let mut there = false;
+        Self::each_resident(at, at + PAGE_SIZE, |_| there = true);
+        there
     }
     /// Whether all of a range is mapped.
     fn is_mapped(start: usize, end: usize) -> bool;

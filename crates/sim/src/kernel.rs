@@ -174,8 +174,11 @@ impl Kernel for Sim {
             Outcome::Signal(_) => unreachable!("advice is no touch"),
         }
     }
-    fn is_resident(at: usize) -> bool {
-        world().kernel.enter(|kernel| matches!(kernel.spaces[here()].table.get(&at), Some(Entry::Page { .. } | Entry::Zero { .. })))
+    fn each_resident(start: usize, end: usize, f: impl FnMut(usize)) {
+        let there = |(at, entry): (&usize, &Entry)| matches!(entry, Entry::Page { .. } | Entry::Zero { .. }).then_some(*at);
+        let list: Vec<usize> =
+            world().kernel.enter(|kernel| kernel.spaces[here()].table.range(start..end).filter_map(there).collect());
+        list.into_iter().for_each(f);
     }
     fn is_mapped(start: usize, end: usize) -> bool {
         world().kernel.enter(|kernel| {

@@ -371,8 +371,9 @@ impl Kernel for Flat {
     unsafe fn discard_of_program(_: usize, _: usize) -> Result<(), Errno> {
         never()
     }
-    fn is_resident(at: usize) -> bool {
-        MEMORY.with_borrow_mut(|memory| *memory.page(at) != ABSENT)
+    fn each_resident(start: usize, end: usize, f: impl FnMut(usize)) {
+        let is_there = |at: &usize| MEMORY.with_borrow_mut(|memory| *memory.page(*at) != ABSENT);
+        (start..end).step_by(PAGE_SIZE).filter(is_there).for_each(f);
     }
     fn is_mapped(_: usize, _: usize) -> bool {
         never()
