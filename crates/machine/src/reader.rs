@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Location};
-use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, Tag};
+use overspill_vm::types::{DeviceId, FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use overspill_vm::{CLUSTER_PAGES_MAX, Destination, Filled, Followed, PageIn};
 
 /// Single-page buffers, for random faults.
@@ -235,6 +235,11 @@ unsafe fn place<K: Kernel>(
     let lost = (0..op.count).filter(lost).count() as u32;
     let mut wake = op.touched().is_some();
     let mut filled = [Filled::No; CLUSTER_PAGES_MAX];
+    // SAFETY: the place is ours and absent; the buffer page holds content that was read and checked.
+    let park = |at, content| match unsafe { map.parking.copy(machine.parking.addr(at), content, PAGE_SIZE) }.bytes {
+        PAGE_SIZE => Filled::Parked,
+        _ => Filled::No,
+    };
     let mut i = 0;
     while i < op.count {
         let (addr, mut n) = (addr_of(i), 1);
@@ -248,24 +253,24 @@ unsafe fn place<K: Kernel>(
                 }
                 wake = true;
             }
-            Destination::Park(_) => {
-                let to = machine.parking.addr(parking[i as usize]);
-                // SAFETY: the place is ours and absent; the buffer page holds content that was read and checked.
-                let moved = unsafe { map.parking.copy(to, content, PAGE_SIZE) };
-                if moved.bytes == PAGE_SIZE {
-                    filled[i as usize] = Filled::Parked;
-                }
-            }
+            Destination::Park(_) => filled[i as usize] = park(parking[i as usize], content),
             Destination::Map => {
                 while i + n < op.count && places[(i + n) as usize] == Destination::Map {
                     n += 1;
                 }
-                let done = match (0..n).any(|k| map.discards.covers(addr_of(i + k), K::now_ns)) {
-                    true => 0,
+                let (done, refused) = match (0..n).any(|k| map.discards.covers(addr_of(i + k), K::now_ns)) {
+                    true => (0, false),
                     // SAFETY: these pages are busy and missing; the buffer holds content that was read and checked for them.
                     false => unsafe { machine.fill_from(&map, addr, content, n) },
                 };
                 filled[i as usize..][..done as usize].fill(Filled::Mapped);
+                // they would be read again, and again while the program discards piece after piece
+                for k in (i + done..i + n).filter(|_| refused) {
+                    let Some((frame, at)) = machine.place_instead(op.page(k)) else { break };
+                    // SAFETY: within the caller's buffer.
+                    filled[k as usize] = park(at, unsafe { buffer.add((k as usize) << PAGE_SHIFT) });
+                    (places[k as usize], parking[k as usize]) = (Destination::Park(frame), at);
+                }
             }
         }
         i += n;
@@ -529,7 +534,7 @@ impl<K: Kernel> Reader<K> {
                 }
                 Followed::Restore(frame) => {
                     let addr = map.addr(page);
-                    if machine.restore(&map, core, addr, page, frame) {
+                    if machine.restore(&map, core, addr, page, frame).0 {
                         machine.wake(&map, addr, PAGE_SIZE);
                     }
                     restored += 1;
@@ -600,6 +605,13 @@ impl<K: Kernel> Drop for Reader<K> {
 }
 
 impl<K: Kernel> Machine<K> {
+    /// The frame and a parking place for a page that has arrived and cannot be mapped now.
+    fn place_instead(&self, page: PageId) -> Option<(FrameId, ParkPlace)> {
+        let mut core = self.core.lock();
+        let word = core.vm.page(page);
+        if word.wired() { None } else { core.park.take(1).map(|(at, _)| (word.frame(), at)) }
+    }
+
     /// Unpacks pages from the compressed device into `buffer`: those in `wanted` of the `count` pages from `from` on. A page that
     /// could not be unpacked fails its check later. Does not allocate.
     ///
