@@ -45,7 +45,7 @@ impl<K: Kernel> Handler<K> {
 
     /// How many faults wait to be served again.
     pub fn waiting(&self) -> usize {
-        self.waiting
+        self.waiting + usize::from(self.reader.has_refused())
     }
 
     /// Whether there is more to be done at once.
@@ -55,7 +55,7 @@ impl<K: Kernel> Handler<K> {
 
     /// Whether a fault is to be tried again as soon as messages have been read and the CPU has been offered to others.
     pub fn is_refused(&self) -> bool {
-        self.refused
+        self.refused || self.reader.has_refused()
     }
 
     /// How soon waiting faults are to be served again, in nanoseconds; `None` if there are none.
@@ -85,7 +85,13 @@ impl<K: Kernel> Handler<K> {
 
     /// Tries once more to serve the waiting faults.
     pub fn retry(&mut self, machine: &Machine<K>) {
-        self.refusals = if core::mem::take(&mut self.refused) { self.refusals + 1 } else { 0 };
+        self.refusals = if self.is_refused() { self.refusals + 1 } else { 0 };
+        self.refused = false;
+        while self.waiting < DEFERRED_MAX
+            && let Some(addr) = self.reader.refused()
+        {
+            self.defer(addr, 0);
+        }
         let retry = core::mem::take(&mut self.waiting);
         for i in 0..retry {
             let (addr, tid) = self.deferred[i];

@@ -61,6 +61,8 @@ pub struct Reader<K: Kernel> {
     clusters: usize,
     in_flight: usize,
     pointed: Pointed,
+    /// [`After::refused`], of up to [`FLIGHTS_MAX`] reads.
+    refused: Vec<usize>,
 }
 
 /// Pages of buffer that a reader takes, for clusters of `cluster_pages`.
@@ -95,6 +97,8 @@ pub struct After {
     pub next: Option<Read>,
     /// Pages that were lost.
     pub lost: u32,
+    /// The address of the page that a thread waits for, if the kernel has refused to fill it. It is parked, and nobody was woken.
+    refused: Option<usize>,
 }
 
 /// Checks, places and maps the pages read into `buffer`. The read was issued at `since` (CLOCK_MONOTONIC, in nanoseconds). If the
@@ -233,7 +237,8 @@ unsafe fn place<K: Kernel>(
     }
     drop(core);
     let lost = (0..op.count).filter(lost).count() as u32;
-    let mut wake = op.touched().is_some();
+    let touched = op.touched().map(addr_of);
+    let (mut wake, mut refused_touch) = (false, false);
     let mut filled = [Filled::No; CLUSTER_PAGES_MAX];
     // SAFETY: the place is ours and absent; the buffer page holds content that was read and checked.
     let park = |at, content| match unsafe { map.parking.copy(machine.parking.addr(at), content, PAGE_SIZE) }.bytes {
@@ -270,6 +275,7 @@ unsafe fn place<K: Kernel>(
                     // SAFETY: within the caller's buffer.
                     filled[k as usize] = park(at, unsafe { buffer.add((k as usize) << PAGE_SHIFT) });
                     (places[k as usize], parking[k as usize]) = (Destination::Park(frame), at);
+                    refused_touch |= op.touched() == Some(k);
                 }
             }
         }
@@ -290,6 +296,8 @@ unsafe fn place<K: Kernel>(
         wake |= core.vm.page_in_done(op.page(i), filled);
     }
     drop(core);
+    let refused = touched.filter(|_| refused_touch && !wake);
+    wake |= touched.is_some() && refused.is_none();
     if (wake || machine.config.delivery == crate::machine::Delivery::InThread) && !K::mistake(Mistake::ForgetsWhoWaits) {
         let waiters = machine.waiters(&map, addr_of(0), (op.count as usize) << PAGE_SHIFT);
         drop(map);
@@ -298,7 +306,7 @@ unsafe fn place<K: Kernel>(
     if home.is_some_and(|home| home.tags) {
         machine.arrivals.announce(); // a flush may wait for these pages
     }
-    After { next, lost }
+    After { next, lost, refused }
 }
 
 /// Gets a single page from other processes that have read it, if possible, and checks it. Then it is plain.
@@ -400,6 +408,7 @@ impl<K: Kernel> Reader<K> {
             clusters,
             in_flight: 0,
             pointed: Pointed::default(),
+            refused: Vec::with_capacity(FLIGHTS_MAX),
         })
     }
 
@@ -461,7 +470,7 @@ impl<K: Kernel> Reader<K> {
                 machine.load(op.location, op.count, op.wanted, buffer);
                 arrived(machine, &read, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), Some)
             };
-            return (after.next, true);
+            return (self.note_refused(machine, after), true);
         }
         if op.count == 1 && read.home.is_none() {
             let buffer = self.buffer(flight);
@@ -472,11 +481,31 @@ impl<K: Kernel> Reader<K> {
                 let checked = Checked { read: completion::Arrived { good: 1, beyond: 0, result: Ok(PAGE_SIZE) }, stored, right };
                 // SAFETY: as above.
                 let after = unsafe { place(machine, &read, buffer, None, &checked, Some) };
-                return (after.next, !op.is_sampled());
+                return (self.note_refused(machine, after), !op.is_sampled());
             }
         }
         self.issue(machine, flight, read);
         (None, true)
+    }
+
+    /// The next read to make. Keeps the address of a page that is parked although a thread waits for it.
+    fn note_refused(&mut self, machine: &Machine<K>, After { next, refused, .. }: After) -> Option<Read> {
+        match refused {
+            Some(addr) if self.refused.len() < FLIGHTS_MAX => self.refused.push(addr),
+            Some(addr) => machine.wake_any(addr),
+            None => {}
+        }
+        next
+    }
+
+    /// The address of a page that is parked, because the kernel has refused to fill it, and that a thread waits for.
+    pub(crate) fn refused(&mut self) -> Option<usize> {
+        self.refused.pop()
+    }
+
+    /// Whether there is such a page.
+    pub(crate) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// A bit for each buffer that a read of so many pages takes, which begins in that one.
@@ -564,7 +593,8 @@ impl<K: Kernel> Reader<K> {
             _ => Some(next),
         };
         // SAFETY: the flight's own buffer, which stays taken until below, and its read has ended.
-        let next = unsafe { arrived(machine, &flight.read, flight.buffer, flight.since, done.result, issue) }.next;
+        let after = unsafe { arrived(machine, &flight.read, flight.buffer, flight.since, done.result, issue) };
+        let next = self.note_refused(machine, after);
         // with plain I/O reading the pages pointed to would keep everybody waiting
         let op = &flight.read.op;
         if machine.config.follows_pointers && op.is_read_in_order() && flight.read.home.is_none() && self.io.is_asynchronous() {
