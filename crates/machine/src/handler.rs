@@ -40,7 +40,15 @@ impl<K: Kernel> Handler<K> {
     /// As [`Reader::new`].
     pub fn new(engine: K::Engine, cluster_pages: usize) -> Result<Self, Errno> {
         let reader = Reader::new(engine, cluster_pages)?;
-        Ok(Handler { reader, deferred: [(0, 0); DEFERRED_MAX], waiting: 0, patience: *RETRY_NS.start(), follows: false, refused: false, refusals: 0 })
+        Ok(Handler {
+            reader,
+            deferred: [(0, 0); DEFERRED_MAX],
+            waiting: 0,
+            patience: *RETRY_NS.start(),
+            follows: false,
+            refused: false,
+            refusals: 0,
+        })
     }
 
     /// How many faults wait to be served again.
