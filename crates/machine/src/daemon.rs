@@ -53,7 +53,7 @@ const SHRINK_LOOK_NS: u64 = 1_000_000;
 /// away only after milliseconds. A handler whose read had ended waited for that, and so did a thread whose discard kept all others
 /// from being served.)
 const LONG_NS: u64 = 2_000_000;
-const TURN_NS: u64 = 50_000;
+pub(crate) const TURN_NS: u64 = 50_000;
 
 /// The page daemon's part in a budget that processes share.
 pub trait Sharing<K: Kernel> {
