@@ -15,8 +15,8 @@ const DEFERRED_MAX: usize = 64;
 /// 200 us cost minutes on a busy machine: docs/decisions/0018.)
 const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
 
-/// How many times in a row a handler tries a fault again whose fill the kernel has refused, before it has the thread look again: for
-/// some 100 us. The kernel refuses fills until the thread whose report was read has run again. That thread may need this CPU.
+/// How many times in a row a handler tries a fault again whose fill the kernel has refused, before it has the thread look again:
+/// for some 100 us. The kernel refuses fills until the thread whose report was read has run again. That thread may need this CPU.
 const REFUSALS_MAX: u32 = 64;
 
 /// The state of one handler thread.

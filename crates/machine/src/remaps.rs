@@ -107,8 +107,8 @@ impl<K: Kernel> Machine<K> {
         self.remap_gate.end_fork();
     }
 
-    /// Takes the map exclusively after a call whose report was read. The handler has woken this thread as it read. On the same CPU it
-    /// was put aside then, holding the map.
+    /// Takes the map exclusively after a call whose report was read. The handler has woken this thread as it read. On the same CPU
+    /// it was put aside then, holding the map.
     #[track_caller]
     pub(crate) fn write_after_call(&self) -> WriteGuard<'_, Space<K>, K::Word> {
         if self.host.shares_cpu() { self.map.write_without_polling() } else { self.map.write() }
