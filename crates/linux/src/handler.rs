@@ -169,6 +169,11 @@ impl<'a> Handler<'a> {
     /// A same-CPU handler that gets the CPU again after its last answer mostly finds the program at its next fault. So it does not
     /// wait, nor ask whether there is a message, but reads.
     fn wait(&mut self) {
+        if self.inner.is_refused() {
+            self.inner.reader.io.spin(0, true); // the thread in whose way the fault is may want the CPU
+            self.readable = true;
+            return;
+        }
         if self.inner.follows() || self.readable && self.inner.reader.in_flight() == 0 {
             return;
         }

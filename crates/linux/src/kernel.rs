@@ -60,6 +60,9 @@ impl overspill_machine::kernel::Host<Linux> for Host {
     fn threads_run(&self, thousandths: u64) {
         self.wake_policy.threads_run(thousandths);
     }
+    fn daemon_works(&self, works: bool) {
+        self.wake_policy.daemon_works(works);
+    }
     fn shares_cpu(&self) -> bool {
         self.wake_policy.is_here()
     }

@@ -46,6 +46,9 @@ pub struct SameCpu {
     /// As `again` and `pause`, for a handler that serves several threads.
     several_again: AtomicU64,
     several_pause: AtomicU64,
+    /// The page daemon has worked for long, and has made the handler an ordinary thread.
+    daemon_works: AtomicBool,
+    ordinary: AtomicBool,
 }
 
 impl SameCpu {
@@ -67,6 +70,7 @@ impl SameCpu {
         self.handler.store(0, Relaxed);
         self.cpu.store(0, Relaxed);
         self.watched.store(false, Relaxed);
+        self.daemon_works.store(false, Relaxed);
     }
 }
 
@@ -168,6 +172,18 @@ impl WakePolicy {
     /// Ends the same-CPU handler, for now.
     pub fn end_same_cpu(&self) {
         self.end(false);
+    }
+
+    /// The page daemon has worked for long and goes on, or it is about to sleep. It stays on the CPU of the handler, which would
+    /// get a 341st part of it. So a handler of several threads is an ordinary thread meanwhile. It gives way again by itself.
+    pub fn daemon_works(&self, works: bool) {
+        let same_cpu = &self.same_cpu;
+        let handler = same_cpu.handler.load(Acquire);
+        same_cpu.daemon_works.store(works, Release);
+        if works && handler != 0 && same_cpu.several.load(Relaxed) {
+            same_cpu.ordinary.store(true, Release);
+            sys::give_way(handler, false);
+        }
     }
 
     /// Whether the calling thread runs on the same-CPU handler's CPU.
@@ -322,6 +338,10 @@ impl Candidate {
         if on {
             policy.same_cpu.beat.fetch_add(1, Release);
             policy.same_cpu.done.store(false, Release);
+        }
+        if on && policy.same_cpu.ordinary.load(Acquire) && !policy.same_cpu.daemon_works.load(Acquire) {
+            policy.same_cpu.ordinary.store(false, Release);
+            sys::give_way(0, true);
         }
         if on == self.on {
             return false;

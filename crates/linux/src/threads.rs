@@ -24,6 +24,7 @@ pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready:
     let mut daemon = Daemon::sharing(machine, engine, Sharing::default())?;
     ready();
     let mut stays = Stays::on();
+    sys::take_short_slices(); // what it gives up when it offers its CPU is a slice
     daemon.run(machine, |machine| {
         follower.look(&machine.host.following);
         stays.update(&machine.host.wake_policy);

@@ -133,7 +133,7 @@ impl<K: Kernel> Machine<K> {
     /// A discard of which the kernel has told has returned. Its mapped pages were left to it; what is absent now is given up, so
     /// that it is not charged any more, and is filled like new memory.
     pub fn discard_done(&self, start: usize, end: usize) {
-        let mut map = self.map.write();
+        let mut map = self.write_after_call();
         map.discards.done(start, end, K::now_ns());
         self.add_work_within(&mut map, start, end, Work::GiveUpAbsent);
         drop(map);

@@ -23,7 +23,7 @@ mod out_of_memory;
 use crate::compressed::Compressed;
 use crate::errno::Errno;
 use crate::growth::GiveBack;
-use crate::kernel::{Advice, Content as _, Io as _, IoVec, Kernel, Mappings as _};
+use crate::kernel::{Advice, Content as _, Host as _, Io as _, IoVec, Kernel, Mappings as _};
 use crate::machine::{Delivery, Machine};
 use crate::park::ParkPlace;
 use crate::reader::TOKEN_OTHER;
@@ -48,6 +48,12 @@ const TRIM_BLOCKS: usize = 32;
 const SLEEP_NS: u64 = 500_000_000;
 /// How long it sleeps if the process is to become smaller, and there is nothing that it could evict now, in nanoseconds.
 const SHRINK_LOOK_NS: u64 = 1_000_000;
+
+/// When it has worked for this long, it offers its CPU after each turn of that length, in nanoseconds. (The scheduler would take it
+/// away only after milliseconds. A handler whose read had ended waited for that, and so did a thread whose discard kept all others
+/// from being served.)
+const LONG_NS: u64 = 2_000_000;
+pub(crate) const TURN_NS: u64 = 50_000;
 
 /// The page daemon's part in a budget that processes share.
 pub trait Sharing<K: Kernel> {
@@ -107,6 +113,10 @@ pub struct Daemon<K: Kernel, S = ()> {
     /// Why a write failed; forgotten when a frame comes free.
     trouble: Option<Trouble>,
     give_back: GiveBack,
+    /// When it began to work, when it last offered its CPU, and whether the host knows that it works for long.
+    since: u64,
+    offered: u64,
+    is_long: bool,
     sharing: S,
 }
 
@@ -177,6 +187,9 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             freed_before: 0,
             trouble: None,
             give_back: GiveBack::default(),
+            since: K::now_ns(),
+            offered: 0,
+            is_long: false,
             sharing,
         })
     }
@@ -198,7 +211,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                 machine.shortage.end();
             }
             match step {
-                Step::Worked => {}
+                Step::Worked => self.give_way(machine),
                 Step::Waiting => {
                     self.io.wait(Some(1_000_000));
                     self.reap(machine);
@@ -218,9 +231,13 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                         continue;
                     }
                     let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);
+                    if core::mem::take(&mut self.is_long) {
+                        machine.host.daemon_works(false);
+                    }
                     machine.doorbell.sleep(&machine.host, rings, sleep, || {
                         !machine.core.lock().vm.has_work() && !machine.shutdown.has_begun() && !machine.freeze.is_on()
                     });
+                    self.since = K::now_ns();
                 }
                 Step::Stuck => self.stuck(machine),
             }

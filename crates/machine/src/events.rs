@@ -7,7 +7,8 @@
 //! Ranges change at once. Their pages may be many, so they are given up and renamed in steps, and all locks are free in between
 //! ([`Backlog`](crate::space::backlog::Backlog)).
 
-use crate::kernel::{Event, Kernel, Mistake, Uffd};
+use crate::daemon::TURN_NS;
+use crate::kernel::{Event, Host as _, Kernel, Mistake, Uffd};
 use crate::machine::{Core, Machine};
 use crate::ranges::{Flags, Kind, Range};
 use crate::space::Space;
@@ -273,9 +274,16 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// Does all work that is left, in steps. Between two of them the locks are free, and other threads come first.
+    ///
+    /// A handler that gives way to this thread on its CPU gets next to nothing of it by a yield. So the thread sleeps now and then.
     pub fn catch_up(&self) {
+        let mut since = K::now_ns();
         while self.step_on() {
             self.let_others();
+            if self.host.shares_cpu() && K::now_ns() - since > TURN_NS {
+                K::sleep_ns(WAKE_NS);
+                since = K::now_ns();
+            }
         }
     }
 

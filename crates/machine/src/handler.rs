@@ -15,6 +15,10 @@ const DEFERRED_MAX: usize = 64;
 /// 200 us cost minutes on a busy machine: docs/decisions/0018.)
 const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
 
+/// How many times in a row a handler tries a fault again whose fill the kernel has refused, before it has the thread look again:
+/// for some 100 us. The kernel refuses fills until the thread whose report was read has run again. That thread may need this CPU.
+const REFUSALS_MAX: u32 = 64;
+
 /// The state of one handler thread.
 pub struct Handler<K: Kernel> {
     /// Its reads.
@@ -24,6 +28,9 @@ pub struct Handler<K: Kernel> {
     waiting: usize,
     patience: u64,
     follows: bool,
+    /// The kernel has refused to fill a page since the waiting faults were last tried, and how many times in a row it had.
+    refused: bool,
+    refusals: u32,
 }
 
 impl<K: Kernel> Handler<K> {
@@ -33,17 +40,30 @@ impl<K: Kernel> Handler<K> {
     /// As [`Reader::new`].
     pub fn new(engine: K::Engine, cluster_pages: usize) -> Result<Self, Errno> {
         let reader = Reader::new(engine, cluster_pages)?;
-        Ok(Handler { reader, deferred: [(0, 0); DEFERRED_MAX], waiting: 0, patience: *RETRY_NS.start(), follows: false })
+        Ok(Handler {
+            reader,
+            deferred: [(0, 0); DEFERRED_MAX],
+            waiting: 0,
+            patience: *RETRY_NS.start(),
+            follows: false,
+            refused: false,
+            refusals: 0,
+        })
     }
 
     /// How many faults wait to be served again.
     pub fn waiting(&self) -> usize {
-        self.waiting
+        self.waiting + usize::from(self.reader.has_refused())
     }
 
     /// Whether there is more to be done at once.
     pub fn follows(&self) -> bool {
         self.follows
+    }
+
+    /// Whether a fault is to be tried again as soon as messages have been read and the CPU has been offered to others.
+    pub fn is_refused(&self) -> bool {
+        self.refused || self.reader.has_refused()
     }
 
     /// How soon waiting faults are to be served again, in nanoseconds; `None` if there are none.
@@ -73,6 +93,13 @@ impl<K: Kernel> Handler<K> {
 
     /// Tries once more to serve the waiting faults.
     pub fn retry(&mut self, machine: &Machine<K>) {
+        self.refusals = if self.is_refused() { self.refusals + 1 } else { 0 };
+        self.refused = false;
+        while self.waiting < DEFERRED_MAX
+            && let Some(addr) = self.reader.refused()
+        {
+            self.defer(addr, 0);
+        }
         let retry = core::mem::take(&mut self.waiting);
         for i in 0..retry {
             let (addr, tid) = self.deferred[i];
@@ -107,6 +134,11 @@ impl<K: Kernel> Handler<K> {
         match served {
             Served::Done | Served::Busy | Served::Lost => {}
             Served::Held => self.defer(addr, tid),
+            Served::Refused if self.refusals < REFUSALS_MAX => {
+                self.refused = true;
+                self.defer(addr, tid);
+            }
+            Served::Refused => machine.wake_any(addr),
             Served::Read(read) | Served::DoneReadAhead(read) => self.reader.start(machine, read),
             Served::NoMemory => {
                 machine.status.counters.throttled_faults.add(1);

@@ -520,6 +520,8 @@ pub trait Host<K: Kernel>: Send + Sync {
     fn served(&self) {}
     /// The threads that read pages lately got this much processor time, in thousandths of one processor; `u64::MAX`: not known.
     fn threads_run(&self, _: u64) {}
+    /// The page daemon has worked for long and goes on, or it is about to sleep.
+    fn daemon_works(&self, _: bool) {}
     /// Whether the thread runs on the CPU of a handler that gives way to it.
     fn shares_cpu(&self) -> bool {
         false

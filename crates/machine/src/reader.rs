@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Location};
-use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, Tag};
+use overspill_vm::types::{DeviceId, FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use overspill_vm::{CLUSTER_PAGES_MAX, Destination, Filled, Followed, PageIn};
 
 /// Single-page buffers, for random faults.
@@ -61,6 +61,8 @@ pub struct Reader<K: Kernel> {
     clusters: usize,
     in_flight: usize,
     pointed: Pointed,
+    /// [`After::refused`], of up to [`FLIGHTS_MAX`] reads.
+    refused: Vec<usize>,
 }
 
 /// Pages of buffer that a reader takes, for clusters of `cluster_pages`.
@@ -95,6 +97,8 @@ pub struct After {
     pub next: Option<Read>,
     /// Pages that were lost.
     pub lost: u32,
+    /// The address of the page that a thread waits for, if the kernel has refused to fill it. It is parked, and nobody was woken.
+    refused: Option<usize>,
 }
 
 /// Checks, places and maps the pages read into `buffer`. The read was issued at `since` (CLOCK_MONOTONIC, in nanoseconds). If the
@@ -233,8 +237,14 @@ unsafe fn place<K: Kernel>(
     }
     drop(core);
     let lost = (0..op.count).filter(lost).count() as u32;
-    let mut wake = op.touched().is_some();
+    let touched = op.touched().map(addr_of);
+    let (mut wake, mut refused_touch) = (false, false);
     let mut filled = [Filled::No; CLUSTER_PAGES_MAX];
+    // SAFETY: the place is ours and absent; the buffer page holds content that was read and checked.
+    let park = |at, content| match unsafe { map.parking.copy(machine.parking.addr(at), content, PAGE_SIZE) }.bytes {
+        PAGE_SIZE => Filled::Parked,
+        _ => Filled::No,
+    };
     let mut i = 0;
     while i < op.count {
         let (addr, mut n) = (addr_of(i), 1);
@@ -248,24 +258,25 @@ unsafe fn place<K: Kernel>(
                 }
                 wake = true;
             }
-            Destination::Park(_) => {
-                let to = machine.parking.addr(parking[i as usize]);
-                // SAFETY: the place is ours and absent; the buffer page holds content that was read and checked.
-                let moved = unsafe { map.parking.copy(to, content, PAGE_SIZE) };
-                if moved.bytes == PAGE_SIZE {
-                    filled[i as usize] = Filled::Parked;
-                }
-            }
+            Destination::Park(_) => filled[i as usize] = park(parking[i as usize], content),
             Destination::Map => {
                 while i + n < op.count && places[(i + n) as usize] == Destination::Map {
                     n += 1;
                 }
-                let done = match (0..n).any(|k| map.discards.covers(addr_of(i + k), K::now_ns)) {
-                    true => 0,
+                let (done, refused) = match (0..n).any(|k| map.discards.covers(addr_of(i + k), K::now_ns)) {
+                    true => (0, false),
                     // SAFETY: these pages are busy and missing; the buffer holds content that was read and checked for them.
                     false => unsafe { machine.fill_from(&map, addr, content, n) },
                 };
                 filled[i as usize..][..done as usize].fill(Filled::Mapped);
+                // they would be read again, and again while the program discards piece after piece
+                for k in (i + done..i + n).filter(|_| refused) {
+                    let Some((frame, at)) = machine.place_instead(op.page(k)) else { break };
+                    // SAFETY: within the caller's buffer.
+                    filled[k as usize] = park(at, unsafe { buffer.add((k as usize) << PAGE_SHIFT) });
+                    (places[k as usize], parking[k as usize]) = (Destination::Park(frame), at);
+                    refused_touch |= op.touched() == Some(k);
+                }
             }
         }
         i += n;
@@ -285,6 +296,8 @@ unsafe fn place<K: Kernel>(
         wake |= core.vm.page_in_done(op.page(i), filled);
     }
     drop(core);
+    let refused = touched.filter(|_| refused_touch && !wake);
+    wake |= touched.is_some() && refused.is_none();
     if (wake || machine.config.delivery == crate::machine::Delivery::InThread) && !K::mistake(Mistake::ForgetsWhoWaits) {
         let waiters = machine.waiters(&map, addr_of(0), (op.count as usize) << PAGE_SHIFT);
         drop(map);
@@ -293,7 +306,7 @@ unsafe fn place<K: Kernel>(
     if home.is_some_and(|home| home.tags) {
         machine.arrivals.announce(); // a flush may wait for these pages
     }
-    After { next, lost }
+    After { next, lost, refused }
 }
 
 /// Gets a single page from other processes that have read it, if possible, and checks it. Then it is plain.
@@ -395,6 +408,7 @@ impl<K: Kernel> Reader<K> {
             clusters,
             in_flight: 0,
             pointed: Pointed::default(),
+            refused: Vec::with_capacity(FLIGHTS_MAX),
         })
     }
 
@@ -455,7 +469,7 @@ impl<K: Kernel> Reader<K> {
                 machine.load(op.location, op.count, op.wanted, buffer);
                 arrived(machine, &read, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), Some)
             };
-            return after.next.or_else(|| self.more(machine, op));
+            return self.note_refused(machine, after).or_else(|| self.more(machine, op));
         }
         if op.count == 1 && read.home.is_none() {
             let buffer = self.buffer(flight);
@@ -466,11 +480,31 @@ impl<K: Kernel> Reader<K> {
                 let checked = Checked { read: completion::Arrived { good: 1, beyond: 0, result: Ok(PAGE_SIZE) }, stored, right };
                 // SAFETY: as above.
                 let after = unsafe { place(machine, &read, buffer, None, &checked, Some) };
-                return after.next.or_else(|| if op.is_sampled() { None } else { self.more(machine, op) });
+                return self.note_refused(machine, after).or_else(|| if op.is_sampled() { None } else { self.more(machine, op) });
             }
         }
         self.issue(machine, flight, read);
         self.more(machine, op)
+    }
+
+    /// The next read to make. Keeps the address of a page that is parked although a thread waits for it.
+    fn note_refused(&mut self, machine: &Machine<K>, After { next, refused, .. }: After) -> Option<Read> {
+        match refused {
+            Some(addr) if self.refused.len() < FLIGHTS_MAX => self.refused.push(addr),
+            Some(addr) => machine.wake_any(addr),
+            None => {}
+        }
+        next
+    }
+
+    /// The address of a page that is parked, because the kernel has refused to fill it, and that a thread waits for.
+    pub(crate) fn refused(&mut self) -> Option<usize> {
+        self.refused.pop()
+    }
+
+    /// Whether there is such a page.
+    pub(crate) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// A bit for each buffer that a read of so many pages takes, which begins in that one.
@@ -528,7 +562,7 @@ impl<K: Kernel> Reader<K> {
                 }
                 Followed::Restore(frame) => {
                     let addr = map.addr(page);
-                    if machine.restore(&map, core, addr, page, frame) {
+                    if machine.restore(&map, core, addr, page, frame).0 {
                         machine.wake(&map, addr, PAGE_SIZE);
                     }
                     restored += 1;
@@ -558,7 +592,8 @@ impl<K: Kernel> Reader<K> {
             _ => Some(next),
         };
         // SAFETY: the flight's own buffer, which stays taken until below, and its read has ended.
-        let next = unsafe { arrived(machine, &flight.read, flight.buffer, flight.since, done.result, issue) }.next;
+        let after = unsafe { arrived(machine, &flight.read, flight.buffer, flight.since, done.result, issue) };
+        let next = self.note_refused(machine, after);
         // with plain I/O reading the pages pointed to would keep everybody waiting
         let op = &flight.read.op;
         if machine.config.follows_pointers && op.is_read_in_order() && flight.read.home.is_none() && self.io.is_asynchronous() {
@@ -599,6 +634,13 @@ impl<K: Kernel> Drop for Reader<K> {
 }
 
 impl<K: Kernel> Machine<K> {
+    /// The frame and a parking place for a page that has arrived and cannot be mapped now.
+    fn place_instead(&self, page: PageId) -> Option<(FrameId, ParkPlace)> {
+        let mut core = self.core.lock();
+        let word = core.vm.page(page);
+        if word.wired() { None } else { core.park.take(1).map(|(at, _)| (word.frame(), at)) }
+    }
+
     /// Unpacks pages from the compressed device into `buffer`: those in `wanted` of the `count` pages from `from` on. A page that
     /// could not be unpacked fails its check later. Does not allocate.
     ///

@@ -2,6 +2,7 @@
 
 use crate::events::UNMAPS_LOOK_NS;
 use crate::kernel::{Host as _, Kernel, Mistake, Uffd};
+use crate::lock::WriteGuard;
 use crate::machine::Machine;
 use crate::ranges::{Kind, Range};
 use crate::space::Space;
@@ -106,13 +107,19 @@ impl<K: Kernel> Machine<K> {
         self.remap_gate.end_fork();
     }
 
+    /// Takes the map exclusively after a call whose report was read. The handler has woken this thread as it read. On the same CPU
+    /// it was put aside then, holding the map.
+    #[track_caller]
+    pub(crate) fn write_after_call(&self) -> WriteGuard<'_, Space<K>, K::Word> {
+        if self.host.shares_cpu() { self.map.write_without_polling() } else { self.map.write() }
+    }
+
     /// The call has returned, so its events have been read. `done`: it was not refused.
     ///
     /// Linux reports an unmapping before it knows whether it can be made: it stops at a sealed mapping, or there is not enough
     /// memory for the new mapping. A pager that believes such a report loses the pages that are paged out there.
     pub fn end_remap(&self, done: bool) {
-        // The handler has woken this thread as it read the event. On the same CPU it was put aside then, holding the map.
-        let mut map = if self.host.shares_cpu() { self.map.write_without_polling() } else { self.map.write() };
+        let mut map = self.write_after_call();
         let Some(call) = map.remaps.end(K::thread_id()) else { return };
         if call.moves() {
             self.remap_gate.end_move();

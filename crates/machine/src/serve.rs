@@ -22,6 +22,9 @@ pub enum Served {
     Busy,
     /// This read must be made. Its end wakes the waiting threads.
     Read(Read),
+    /// The kernel fills no page until a call of the program's has gone on, and its report has been read. To be tried again at once;
+    /// nobody has been woken.
+    Refused,
     /// No frame is free.
     NoMemory,
     /// Another thread has the load-control token, so this one must wait: see [`crate::load_control`].
@@ -42,7 +45,8 @@ pub struct Waiters {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// Maps the parked `page`, which the core has made busy, again. Returns whether waiting faults must be woken.
+    /// Maps the parked `page`, which the core has made busy, again. Returns whether waiting faults must be woken, and whether the
+    /// kernel has refused to fill the page.
     pub(crate) fn restore(
         &self,
         map: &Space<K>,
@@ -50,13 +54,14 @@ impl<K: Kernel> Machine<K> {
         addr: usize,
         page: PageId,
         frame: FrameId,
-    ) -> bool {
+    ) -> (bool, bool) {
         let from = self.parking.addr(core.park.place(frame));
         drop(core);
         // SAFETY: the page is busy, so its parked content stays in place. It is what the program must find.
-        let filled = !map.discards.covers(addr, K::now_ns) && unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
+        let fill = || unsafe { self.fill_from(map, addr, from as *const u8, 1) };
+        let (filled, refused) = if map.discards.covers(addr, K::now_ns) { (0, false) } else { fill() };
         let mut core = self.core.lock();
-        let filled = filled || K::mistake(Mistake::DropsBeforeTheCopy);
+        let filled = filled == 1 || K::mistake(Mistake::DropsBeforeTheCopy);
         let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
         if filled {
             core.orphan(frame);
@@ -66,7 +71,7 @@ impl<K: Kernel> Machine<K> {
         if batch {
             self.drop_places(map, false);
         }
-        wake
+        (wake, refused)
     }
 
     /// Serves a touch of `addr`, except for I/O and waiting. For a recording, the lowest bit of `addr` says that the touch is a
@@ -157,19 +162,24 @@ impl<K: Kernel> Machine<K> {
             Fault::ZeroFill { first, count } => {
                 drop(core);
                 let addr = map.addr(first);
-                let done = if guarded { self.fill_unguarded(&map, addr) } else { self.fill_zero(&map, addr, count) };
+                let (done, refused) =
+                    if guarded { (self.fill_unguarded(&map, addr), false) } else { self.fill_zero(&map, addr, count) };
                 let mut core = self.core.lock();
                 for i in 0..count {
                     let filled = if i < done { Filled::Mapped } else { Filled::No };
                     core.vm.fill_done(first.offset(i as u64), filled);
                 }
                 drop(core);
-                (Served::Done, Some(self.waiters(&map, addr, (count as usize) << PAGE_SHIFT)))
+                match refused && page.raw() >= first.offset(done.into()).raw() {
+                    true => (Served::Refused, None),
+                    false => (Served::Done, Some(self.waiters(&map, addr, (count as usize) << PAGE_SHIFT))),
+                }
             }
-            Fault::Restore { frame, ahead } => {
-                self.restore(&map, core, addr, page, frame);
-                (ahead.map_or(Served::Done, |op| Served::DoneReadAhead(map.read_of(op.asked_for_by(write)))), Some(waiters))
-            }
+            Fault::Restore { frame, ahead } => match (self.restore(&map, core, addr, page, frame).1, ahead) {
+                (_, Some(op)) => (Served::DoneReadAhead(map.read_of(op.asked_for_by(write))), Some(waiters)),
+                (true, None) => (Served::Refused, None),
+                (false, None) => (Served::Done, Some(waiters)),
+            },
         };
         drop(map);
         if wants_daemon {
@@ -223,7 +233,7 @@ impl<K: Kernel> Machine<K> {
             if self.is_known(&map, addr) {
                 self.stop_program(b"the program was stopped: internal error of the pager, please report it: a page that has content is in no range");
             }
-            let filled = self.fill_zero(&map, addr, 1) == 1;
+            let filled = self.fill_zero(&map, addr, 1).0 == 1;
             map.program.let_write(addr, PAGE_SIZE);
             // Only registered memory can be filled: the message may be old, and something else be there by now. Memory that grows
             // by a followed call is managed when the call has returned.
@@ -265,27 +275,28 @@ impl<K: Kernel> Machine<K> {
         self.manage(map, grown);
     }
 
-    /// Copies zeroes into `count` missing pages. Returns how many are there now, filled here or found.
-    pub fn fill_zero(&self, map: &Space<K>, addr: usize, count: u32) -> u32 {
-        let mut done = 0;
+    /// Copies zeroes into `count` missing pages. As [`Machine::fill_from`].
+    pub fn fill_zero(&self, map: &Space<K>, addr: usize, count: u32) -> (u32, bool) {
+        let (mut done, mut refused) = (0, false);
         while done < count {
             let n = (count - done).min(ZEROES_PAGES);
+            let m;
             // SAFETY: the source is `ZEROES_PAGES` pages of zeroes, never written; these pages are untouched, so zeroes are right.
-            let m = unsafe { self.fill_from(map, addr + ((done as usize) << PAGE_SHIFT), self.zeroes.pages(), n) };
+            (m, refused) = unsafe { self.fill_from(map, addr + ((done as usize) << PAGE_SHIFT), self.zeroes.pages(), n) };
             done += m;
             if m < n {
                 break;
             }
         }
-        done
+        (done, refused)
     }
 
     /// Copies `count` pages from `src` into missing pages; a page that is there already is left alone. Returns how many are there
-    /// now, counted from the first.
+    /// now, counted from the first, and whether the kernel has refused the next one, because a call is to be followed first.
     ///
     /// # Safety
     /// `src` is readable for `count` pages and holds the content that the program must find.
-    pub unsafe fn fill_from(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> u32 {
+    pub unsafe fn fill_from(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> (u32, bool) {
         let len = (count as usize) << PAGE_SHIFT;
         let behind = map.first_behind(addr, addr + len);
         let len = behind.map_or(len, |behind| behind - addr);
@@ -310,7 +321,7 @@ impl<K: Kernel> Machine<K> {
         if self.refused_fill.load(Relaxed) != refused {
             self.refused_fill.store(refused, Relaxed);
         }
-        (done >> PAGE_SHIFT) as u32
+        ((done >> PAGE_SHIFT) as u32, refused)
     }
 
     /// Tells threads that wait for pages of the range to look again.

@@ -190,7 +190,7 @@ pub fn serve(shared: &Shared, addr: usize) -> Ended {
         let seen = machine.arrivals.count(); // first: any arrival after this ends the waits below
         let served = machine.serve(addr & !1, 0); // without load control: the thread itself would have to sleep
         match served {
-            Served::Done => {}
+            Served::Done | Served::Refused => {}
             Served::NotOurs => return Ended::NotOurs,
             Served::Lost => return Ended::Lost,
             Served::Busy | Served::Held => machine.arrivals.wait(seen),

@@ -73,7 +73,7 @@ impl Queue {
         loop {
             let seen = machine.arrivals.count();
             match machine.serve(addr & !1, 0) {
-                Served::Done => return true,
+                Served::Done | Served::Refused => return true,
                 Served::Lost => return false,
                 Served::Busy | Served::Held => {
                     machine.arrivals.wait(seen);

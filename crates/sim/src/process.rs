@@ -42,7 +42,7 @@ pub fn handler(machine: &Machine<Sim>) {
             more = handler.read_messages(machine, |_, _| any = true) || any;
         }
         handler.finish(machine);
-        if !handler.follows() {
+        if !handler.follows() && !handler.is_refused() {
             let limit = handler.patience().unwrap_or(1_000_000_000).min(handler.reader.io.next_in().unwrap_or(u64::MAX));
             world.kernel.await_message_until(seen, Timeout::Tick(limit));
         }

@@ -16,6 +16,7 @@ use overspill_simkernel::pmap::PAGE;
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched;
 use overspill_simkernel::vma::ACCOUNT;
+use overspill_vm::page::State;
 use overspill_vm::policy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -477,7 +478,11 @@ impl<'a> Thread<'a> {
         let outcome = self.call(Call::Advise { at, len: len * PAGE, advice });
         assert_eq!(outcome, Outcome::Ok(0));
         if self.machine.map.read().discards.count.load(Relaxed) != 0 {
+            // what the page daemon was about to take stays charged until its next touch, or until the daemon tries it again
+            let (_, busy) = self.absent_and_busy(at, len);
             self.machine.discard_done(at, at + len * PAGE);
+            let (absent, _) = self.absent_and_busy(at, len);
+            assert!(absent.is_subset(&busy), "discarded and still charged: {absent:x?}, of which {busy:x?} were busy");
         }
         for i in 0..len {
             let page = self.pages.get_mut(&(at + i * PAGE)).expect("its own");
@@ -486,6 +491,20 @@ impl<'a> Thread<'a> {
                 _ => Holds::This(0),
             };
         }
+    }
+
+    /// The active pages of the range that are absent, and those that are busy.
+    fn absent_and_busy(&self, at: usize, len: usize) -> (BTreeSet<usize>, BTreeSet<usize>) {
+        let map = self.machine.map.write();
+        let core = self.machine.core.lock();
+        let is_active = |addr: &usize| {
+            let range = map.ranges.find(*addr).filter(|range| range.kind == Kind::Managed);
+            range.map(|range| core.vm.page(range.page(*addr))).filter(|word| word.state() == State::Active && !word.wired())
+        };
+        let active = (at..at + len * PAGE).step_by(PAGE).filter_map(|addr| Some((addr, is_active(&addr)?)));
+        let (busy, idle): (Vec<_>, Vec<_>) = active.partition(|(_, word)| word.busy());
+        let addrs = |list: Vec<(usize, _)>| list.into_iter().map(|(addr, _)| addr);
+        (addrs(idle).filter(|addr| !Sim::is_resident(*addr)).collect(), addrs(busy).collect())
     }
 
     fn protect(&mut self) {

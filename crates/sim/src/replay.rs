@@ -268,7 +268,7 @@ impl Replay {
             Served::Done | Served::NoMemory => {}
             Served::Read(read) | Served::DoneReadAhead(read) => self.read(Some(read)),
             Served::Busy => self.await_page(PageId::new(ObjectId(0), at)),
-            Served::Held | Served::Lost | Served::NotOurs => unreachable!("nothing fails"),
+            Served::Held | Served::Lost | Served::NotOurs | Served::Refused => unreachable!("nothing fails"),
         }
         self.run_daemon();
         let starved = served == Served::NoMemory && self.machine.core.lock().vm.available() == 0;

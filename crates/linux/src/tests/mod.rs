@@ -22,6 +22,11 @@ pub const LEN: usize = 4 * PAGE_SIZE;
 
 /// A machine, if this system allows one, and the address of three ranges of `LEN` bytes.
 pub fn machine(name: &str) -> Option<(Machine, usize)> {
+    machine_with(name, Delivery::InThread)
+}
+
+/// The same with faults delivered in this way.
+pub fn machine_with(name: &str, delivery: Delivery) -> Option<(Machine, usize)> {
     let place = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
     let swap = [device_spec::parse(place.as_os_str()).expect("a place")];
     let status: &'static Status = Box::leak(Box::default());
@@ -30,7 +35,7 @@ pub fn machine(name: &str) -> Option<(Machine, usize)> {
         swap: &swap,
         policy: "fifo".parse().expect("a policy"),
         engine: crate::io::Engine::Psync,
-        delivery: Delivery::InThread,
+        delivery,
         encrypt: false,
         load_control: false,
         follow_pointers: false,
