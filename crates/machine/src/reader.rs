@@ -579,7 +579,9 @@ impl<K: Kernel> Reader<K> {
     /// Finishes a read that has ended.
     pub fn finish(&mut self, machine: &Machine<K>, done: Done) {
         let at = done.token as usize;
-        let flight = self.flights[at].expect("a read in flight");
+        // At once: a simulated machine that panics below has its reader dropped, which waits for what is in flight.
+        let flight = self.flights[at].take().expect("a read in flight");
+        self.in_flight -= 1;
         let mut issued = None;
         let issue = |next: Read| match self.free_buffer(next.op.count) {
             // with plain I/O the read would happen here, under locks
@@ -603,9 +605,7 @@ impl<K: Kernel> Reader<K> {
                 self.pointed.scan(machine, op.page(i), content);
             }
         }
-        self.flights[at] = None;
         self.taken &= !self.buffers_of(at, op.count);
-        self.in_flight -= 1;
         if let Some(next) = next {
             self.start(machine, next);
         }
