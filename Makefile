@@ -21,9 +21,10 @@ help:
 demo: need-python build
 	@$(PYTHON) scripts/demo.py
 
-# One build serves all tests: an optimised one with assertions. (`make soak` uses the release build.) The first command builds the agent,
-# which `cargo test` does not build. It builds the whole workspace, so that the agent's dependencies get the same features as the tests';
-# otherwise half of them would be built twice. Tests of real programs wait more than they compute, so two run for each CPU.
+# One build serves all tests: an optimised one with assertions. (`make soak` uses the release build.) The first command builds
+# the agent, which `cargo test` does not build. It builds the whole workspace, so that the agent's dependencies get the same
+# features as the tests'; otherwise half of them would be built twice. Tests of real programs wait more than they compute, so
+# two run for each CPU.
 test: export OVERSPILL = $(TARGET)/debug/overspill
 test: export RUST_TEST_THREADS ?= $(shell expr 2 '*' $$(nproc))
 test: need-python need-cargo need-cc

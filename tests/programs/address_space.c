@@ -4,7 +4,8 @@
 // thread's counters are exact. Without a pager the program must find no difference, which shows that the model is right. On a
 // difference it prints the seed, the step, what was expected and the last calls of the thread, and ends with status 1.
 //
-//   address_space [--seed N] [--seeds N] [--steps N] [--threads N] [--pages N] [--without KIND,...] [--only KIND,...] [--raw PERCENT] [--verbose]
+//   address_space [--seed N] [--seeds N] [--steps N] [--threads N] [--pages N] [--without KIND,...] [--only KIND,...]
+//                 [--raw PERCENT] [--verbose]
 //
 // With the same seed each thread makes the same sequence of calls. KIND is the name of an operation in `operations`, or of a
 // variant (see `variant`). --seeds runs that many seeds one after the other, each in a process of its own.

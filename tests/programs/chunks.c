@@ -1,6 +1,7 @@
 // Memory in many small pieces, as in runtimes with a heap of their own.
 //
-//   chunks anywhere N    N pieces of 256 KiB, each at a random address of 46 bits (V8 does so); half of them are replaced, then all are read
+//   chunks anywhere N    N pieces of 256 KiB, each at a random address of 46 bits (V8 does so); half of them are replaced,
+//                        then all are read
 //   chunks pages N       N single pages, the same way
 //   chunks holes N       one mapping with N holes of a page each: 2 N pages and some more
 //

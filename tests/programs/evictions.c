@@ -2,8 +2,8 @@
  *
  * executable         memory that is writable and executable is paged out and back in
  * protected          so is memory that is read-only, executable or PROT_NONE; code runs that has been paged out
- * flips S [fork]     for S seconds two threads make memory writable, write it, discard it and protect it again, under pressure; with
- *                    "fork" there are forks meanwhile
+ * flips S [fork]     for S seconds two threads make memory writable, write it, discard it and protect it again, under
+ *                    pressure; with "fork" there are forks meanwhile
  * splits S   for S seconds pieces of read-only memory get other protections, which splits and joins the mapping, under pressure
  * direct S FILE      S seconds of direct reads into writable and executable memory, under pressure
  * too-much-locked    locks more than the budget by raw system calls, a MiB at a time

@@ -350,6 +350,25 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
     }
 }
 
+impl<K: Kernel, S> Daemon<K, S> {
+    /// Whether others should have its CPU for a moment.
+    fn is_turn_over(&self) -> bool {
+        let now = K::now_ns();
+        now - self.since > LONG_NS && now - self.offered > TURN_NS
+    }
+
+    /// Offers its CPU, if its turn is over. => no lock is held
+    fn give_way(&mut self, machine: &Machine<K>) {
+        if self.is_turn_over() {
+            if !core::mem::replace(&mut self.is_long, true) {
+                machine.host.daemon_works(true);
+            }
+            K::yield_now();
+            self.offered = K::now_ns();
+        }
+    }
+}
+
 impl<K: Kernel> Machine<K> {
     /// Gives free blocks back to the kernel if there are many, and takes their charge off the budget. => `map` is held: a fork does
     /// not come in between

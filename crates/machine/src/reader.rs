@@ -263,11 +263,8 @@ unsafe fn place<K: Kernel>(
                 while i + n < op.count && places[(i + n) as usize] == Destination::Map {
                     n += 1;
                 }
-                let (done, refused) = match (0..n).any(|k| map.discards.covers(addr_of(i + k), K::now_ns)) {
-                    true => (0, false),
-                    // SAFETY: these pages are busy and missing; the buffer holds content that was read and checked for them.
-                    false => unsafe { machine.fill_from(&map, addr, content, n) },
-                };
+                // SAFETY: these pages are busy and missing; the buffer holds content that was read and checked for them.
+                let (done, refused) = unsafe { machine.fill_back(&map, addr, content, n) };
                 filled[i as usize..][..done as usize].fill(Filled::Mapped);
                 // they would be read again, and again while the program discards piece after piece
                 for k in (i + done..i + n).filter(|_| refused) {

@@ -58,8 +58,7 @@ impl<K: Kernel> Machine<K> {
         let from = self.parking.addr(core.park.place(frame));
         drop(core);
         // SAFETY: the page is busy, so its parked content stays in place. It is what the program must find.
-        let fill = || unsafe { self.fill_from(map, addr, from as *const u8, 1) };
-        let (filled, refused) = if map.discards.covers(addr, K::now_ns) { (0, false) } else { fill() };
+        let (filled, refused) = unsafe { self.fill_back(map, addr, from as *const u8, 1) };
         let mut core = self.core.lock();
         let filled = filled == 1 || K::mistake(Mistake::DropsBeforeTheCopy);
         let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
@@ -289,6 +288,19 @@ impl<K: Kernel> Machine<K> {
             }
         }
         (done, refused)
+    }
+
+    /// As [`Machine::fill_from`], with content that the program is to have back. If it is about to discard any of these pages, none
+    /// is filled.
+    ///
+    /// # Safety
+    /// As [`Machine::fill_from`].
+    pub(crate) unsafe fn fill_back(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> (u32, bool) {
+        if (0..count as usize).any(|i| map.discards.covers(addr + (i << PAGE_SHIFT), K::now_ns)) {
+            return (0, false);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.fill_from(map, addr, src, count) }
     }
 
     /// Copies `count` pages from `src` into missing pages; a page that is there already is left alone. Returns how many are there

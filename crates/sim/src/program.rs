@@ -482,7 +482,7 @@ impl<'a> Thread<'a> {
             let (_, busy) = self.absent_and_busy(at, len);
             self.machine.discard_done(at, at + len * PAGE);
             let (absent, _) = self.absent_and_busy(at, len);
-            assert!(absent.is_subset(&busy), "discarded and still charged: {absent:x?}, of which {busy:x?} were busy");
+            assert!(absent.is_subset(&busy), "discarded and still charged: {absent:x?}; only {busy:x?} were busy");
         }
         for i in 0..len {
             let page = self.pages.get_mut(&(at + i * PAGE)).expect("its own");

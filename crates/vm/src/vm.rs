@@ -135,8 +135,7 @@ impl<P: Pager> Vm<P> {
             policies: Policies::new(policy, config.objects_max),
             pager,
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
-            // a page that is filled in vain costs a microsecond and a frame for a while, a first touch ten microseconds
-            zeroes: Streams::new(16, config.zero_ahead_pages_max).without_bursts(),
+            zeroes: Streams::new(4, config.zero_ahead_pages_max).without_bursts(),
             pointers: Pointers::default(),
             neighbours: Neighbours::default(),
             inactive_share: InactiveShare::new(),

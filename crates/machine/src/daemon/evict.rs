@@ -1,9 +1,9 @@
 //! Parking: moves the policy's victims out of the program's sight. Where the kernel tells references, they are watched first, and
 //! those that are used stay.
 
-use super::{BATCH, Daemon, LONG_NS, TURN_NS, run_length};
+use super::{BATCH, Daemon, run_length};
 use crate::errno;
-use crate::kernel::{Host as _, Kernel, Mappings as _, Mistake, Moved, Uffd, prot};
+use crate::kernel::{Kernel, Mappings as _, Mistake, Moved, Uffd, prot};
 use crate::lock::ReadGuard;
 use crate::machine::{Delivery, Machine};
 use crate::park::{Area, ParkPlace};
@@ -33,23 +33,6 @@ pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: us
 }
 
 impl<K: Kernel, S> Daemon<K, S> {
-    /// Whether others should have its CPU for a moment.
-    fn is_turn_over(&self) -> bool {
-        let now = K::now_ns();
-        now - self.since > LONG_NS && now - self.offered > TURN_NS
-    }
-
-    /// Offers its CPU, if its turn is over. => no lock is held
-    pub(super) fn give_way(&mut self, machine: &Machine<K>) {
-        if self.is_turn_over() {
-            if !core::mem::replace(&mut self.is_long, true) {
-                machine.host.daemon_works(true);
-            }
-            K::yield_now();
-            self.offered = K::now_ns();
-        }
-    }
-
     /// Has the kernel watch a batch. Pages that it cannot watch (their range is registered for write protection, or was not
     /// accessible when it was registered) are parked at once, so that their next touch is a soft fault.
     ///
