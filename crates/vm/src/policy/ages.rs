@@ -175,6 +175,11 @@ impl<R: Rule> Aged<R> {
         Some(node)
     }
 
+    /// The age of a page that starts on the ring. Where pages are spared, that is one round, as after a first touch while parked.
+    fn start_age(&self) -> u32 {
+        if self.spares { 1 } else { AGE_START }
+    }
+
     /// Moves one active page to the inactive queue. Returns whether there was one.
     #[inline]
     fn deactivate(&mut self) -> bool {
@@ -290,7 +295,7 @@ impl<R: Rule> Policy for Aged<R> {
         match if back_soon { Start::Active } else { R::start(arrival) } {
             Start::Active => {
                 self.counts[NEW_TO_ACTIVE] += 1;
-                self.put(node, ACTIVE, AGE_START << AGE_SHIFT);
+                self.put(node, ACTIVE, self.start_age() << AGE_SHIFT);
             }
             Start::Inactive => {
                 self.counts[NEW_TO_INACTIVE] += 1;
@@ -376,8 +381,7 @@ impl<R: Rule> Policy for Aged<R> {
     fn rescued(&mut self, node: Node) {
         self.counts[PARKED_TO_ACTIVE] += 1;
         let age = match (self.lists.word(node, 0) & EARNED) >> EARNED_SHIFT {
-            _ if !self.spares => AGE_START,
-            0 => 1,
+            0 => self.start_age(),
             earned => (earned * 2).min(EARNED_MAX),
         };
         let earned = if self.spares { age << EARNED_SHIFT } else { 0 };
@@ -404,7 +408,7 @@ impl<R: Rule> Policy for Aged<R> {
     }
     fn inherit<G: Ghosts>(&mut self, _: &mut G, node: Node, hot: bool) {
         if hot {
-            self.put(node, ACTIVE, AGE_START << AGE_SHIFT);
+            self.put(node, ACTIVE, self.start_age() << AGE_SHIFT);
         } else {
             self.put(node, IDLE, 0);
         }
