@@ -66,6 +66,16 @@ mod tests {
         }
     }
 
+    /// A page that came back soon got two rounds of the ring, and one that was seen in use only one. The pages of a garbage
+    /// collector come back in each of its rounds. They filled the ring, and half again as many others were touched while parked.
+    #[test]
+    fn a_page_that_is_soon_back_gets_one_round() {
+        let mut p = live::make(&Spec::named("use-once").expect("it is there"), 64, 64);
+        (0..64).for_each(|f| p.admit(FrameId(f), PageId::new(ObjectId(0), f as u64), Admit::HardFault, Some(0)));
+        assert_eq!(p.victims(&mut [FrameId(0); 20]), 20);
+        p.transitions(&mut |name, count| assert!(name != "active_to_active" || count == 0, "{count} had a second round"));
+    }
+
     /// The thread's point: a scan must not push out pages that are used again.
     #[test]
     fn a_scan_passes_through() {
