@@ -509,9 +509,9 @@ mod tests {
         );
     }
 
-    /// The handler goes to the CPU of the thread whose faults it serves, and stays there until several handlers poll.
+    /// The handler goes to the CPU of the thread whose faults it serves, and stays there until somebody ends it.
     #[test]
-    fn it_is_on_the_programs_cpu_while_it_polls_alone() {
+    fn it_is_on_the_programs_cpu_until_it_is_ended() {
         let anywhere = sys::allowed_cpus();
         let cpus: Vec<usize> = sys::cpus_of(&anywhere).collect();
         for cpu in [cpus[0], cpus[cpus.len() - 1]] {
@@ -536,8 +536,8 @@ mod tests {
                         assert_eq!(sys::allowed_cpus(), sys::only_cpu(cpu));
                         assert_eq!(scheduling_of(0), libc::SCHED_IDLE);
                     }
-                    policy.call_everyone();
-                    assert!(!candidate.decide(&policy, !WakePolicy::binds(policy.poller()), &anywhere) && !candidate.is_on());
+                    policy.end_same_cpu();
+                    assert!(!candidate.decide(&policy, true, &anywhere) && !candidate.is_on());
                     assert_eq!(sys::allowed_cpus(), anywhere);
                     assert_eq!(scheduling_of(0), libc::SCHED_OTHER);
                 },
