@@ -1,5 +1,5 @@
-/* The part of overspill.h that crates/capi/examples/hash_join.c uses, on plain memory: for measurements of the same program with the
-   kernel's swap, or with all the memory that it needs. Regions are anonymous mappings, and no counter counts. */
+/* The part of overspill.h that crates/capi/examples/hash_join.c uses, on plain memory: for measurements of the same program with
+   the kernel's swap, or with all the memory that it needs. Regions are anonymous mappings, and no counter counts. */
 #ifndef OVERSPILL_H
 #define OVERSPILL_H
 

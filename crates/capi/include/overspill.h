@@ -430,8 +430,8 @@ int overspill_file_open(const overspill_pager *pager, const char *path, int acce
 int overspill_file_open_part(const overspill_pager *pager, const char *path, int access, uint64_t offset, size_t length,
                              size_t capacity, overspill_file **file);
 
-/* The file's replacement policy, as overspill_region_set_policy and overspill_region_policy: "drop-behind" or "fifo" for a file that
-   is read once beside others that are in use. */
+/* The file's replacement policy, as overspill_region_set_policy and overspill_region_policy: "drop-behind" or "fifo" for a file
+   that is read once next to others that are in use. */
 int overspill_file_set_policy(const overspill_file *file, const char *policy);
 int overspill_file_policy(const overspill_file *file, char *text, size_t size, size_t *length);
 

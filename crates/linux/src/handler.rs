@@ -210,7 +210,7 @@ impl<'a> Handler<'a> {
                     }
                     Some(Served::Held) => machine.status.counters.held_faults.add(1),
                     Some(Served::Read(read)) if read.op.count == 1 => {}
-                    Some(Served::Read(_) | Served::DoneReadAhead(_)) => candidate.note_unfit(),
+                    Some(Served::Read(_) | Served::DoneReadAhead(_)) => candidate.note_readahead(),
                     Some(_) => {}
                 });
             if core::mem::take(&mut self.guessed) {

@@ -228,13 +228,13 @@ const SEVERAL_RUN: u64 = 400;
 const SEVERAL_LAST: u64 = 16;
 
 /// How long several threads have a handler each after their faults led to readahead, in nanoseconds.
-const UNFIT_NS: u64 = 100_000_000;
+const READAHEAD_PAUSE_NS: u64 = 100_000_000;
 
 /// After this many messages a handler decides anew whether it becomes, or stays, the same-CPU handler.
 const MESSAGES: u32 = 64;
 
 /// At most one message of several threads in this many may have led to readahead.
-const FIT: u32 = 8;
+const READAHEAD_PART: u32 = 8;
 
 /// When [`SPIN_NS`] was too short this many times in a row, the handler sleeps until the read completes.
 const VAIN: u32 = 64;
@@ -254,7 +254,7 @@ pub struct Candidate {
     on: bool,
     /// Messages since the last decision, and how many of them led to readahead.
     messages: u32,
-    unfit: u32,
+    read_ahead: u32,
     /// How many times in a row it polled in vain for the completion of a read.
     vain: u32,
     /// The thread that faulted last.
@@ -273,7 +273,7 @@ impl Candidate {
             policy.same_cpu.allow();
         }
         let apart_max = *APART.start();
-        Candidate { may, handler: sys::gettid(), on: false, messages: 0, unfit: 0, vain: 0, thread: 0, apart: 0, apart_max }
+        Candidate { may, handler: sys::gettid(), on: false, messages: 0, read_ahead: 0, vain: 0, thread: 0, apart: 0, apart_max }
     }
 
     /// Stops being the same-CPU handler before the thread gives up rights: it may need one of them to become an ordinary thread
@@ -305,8 +305,8 @@ impl Candidate {
     }
 
     /// Notes that the fault led to readahead.
-    pub fn note_unfit(&mut self) {
-        self.unfit += 1;
+    pub fn note_readahead(&mut self) {
+        self.read_ahead += 1;
     }
 
     /// Notes the outcome of polling for a read's completion. Returns whether the handler goes on without sleeping. (It is as it
@@ -324,13 +324,13 @@ impl Candidate {
     pub fn decide(&mut self, policy: &WakePolicy, alone: bool, anywhere: &[u64; 16]) -> bool {
         let mut on = self.on && alone && policy.same_cpu.handler.load(Acquire) == self.handler;
         if self.messages >= MESSAGES {
-            let fit = self.unfit * FIT <= self.messages;
-            (self.messages, self.unfit) = (0, 0);
-            if !fit {
-                policy.same_cpu.several_again.store(sys::now_ns() + UNFIT_NS, Relaxed);
+            let reads_ahead = self.read_ahead * READAHEAD_PART > self.messages;
+            (self.messages, self.read_ahead) = (0, 0);
+            if reads_ahead {
+                policy.same_cpu.several_again.store(sys::now_ns() + READAHEAD_PAUSE_NS, Relaxed);
             }
-            let may = fit || !policy.same_cpu.several.load(Relaxed);
-            on = may && (on || self.may && alone && self.thread != 0 && policy.begin(self.handler));
+            let ends = reads_ahead && policy.same_cpu.several.load(Relaxed);
+            on = !ends && (on || self.may && alone && self.thread != 0 && policy.begin(self.handler));
         }
         if on {
             policy.same_cpu.beat.fetch_add(1, Release);
@@ -535,11 +535,11 @@ mod tests {
         for cpu in [cpus[0], cpus[cpus.len() - 1]] {
             let policy = WakePolicy::default();
             let mut candidate = Candidate::here(&policy);
-            let messages = |candidate: &mut Candidate, of: u32, unfit: u32| {
+            let messages = |candidate: &mut Candidate, of: u32, read_ahead: u32| {
                 (0..MESSAGES).for_each(|i| {
                     policy.note(of, Some(0));
                     candidate.note(of);
-                    (i < unfit).then(|| candidate.note_unfit());
+                    (i < read_ahead).then(|| candidate.note_readahead());
                 });
                 candidate.decide(&policy, !WakePolicy::binds(policy.poller()), &anywhere);
                 candidate.is_on()
@@ -553,11 +553,11 @@ mod tests {
                     if candidate.may {
                         assert!(messages(&mut candidate, tid, MESSAGES));
                         policy.same_cpu.several.store(true, Relaxed);
-                        assert!(messages(&mut candidate, tid, MESSAGES / FIT));
+                        assert!(messages(&mut candidate, tid, MESSAGES / READAHEAD_PART));
                         assert_eq!(sys::allowed_cpus(), sys::only_cpu(cpu));
                         assert_eq!(scheduling_of(0), libc::SCHED_IDLE);
                     }
-                    assert!(!messages(&mut candidate, tid, MESSAGES / FIT + 1));
+                    assert!(!messages(&mut candidate, tid, MESSAGES / READAHEAD_PART + 1));
                     assert_eq!(sys::allowed_cpus(), anywhere);
                     assert_eq!(scheduling_of(0), libc::SCHED_OTHER);
                 },
