@@ -105,9 +105,13 @@ struct Region {
     capacity: u64,
     /// So many pages the file has on the device, in any case.
     synced: Cell<u64>,
-    /// Threads that flush it.
-    flushers: Cell<usize>,
-    /// Its owner needs it for itself.
+    /// It is being written back.
+    written_back: Cell<bool>,
+    /// Another thread of the program's flushes it.
+    flushed: Cell<bool>,
+    /// Its owner needs it for itself. The write-back thread goes on meanwhile.
+    taken: Cell<bool>,
+    /// It is about to be closed: the write-back thread is to leave it alone, too.
     leaves: Cell<bool>,
     /// It has a policy of its own.
     own_policy: Cell<bool>,
@@ -328,13 +332,16 @@ impl Files {
         let mut with = Flusher::new(()).expect("memory");
         while self.threads.get() > 0 {
             sched::Word::new(0).wait(0, Timeout::Tick(1_000 + rng.below(3_000_000) as u64));
-            let free: Vec<_> = self.open.borrow().iter().filter(|region| !region.leaves.get()).cloned().collect();
+            let as_program = rng.below(3) == 0;
+            let is_free = |region: &&Rc<Region>| !region.leaves.get() && !(as_program && region.taken.get());
+            let free: Vec<_> = self.open.borrow().iter().filter(is_free).cloned().collect();
             if free.is_empty() {
                 continue;
             }
             let region = Rc::clone(&free[rng.below(free.len())]);
-            region.flushers.update(|n| n + 1);
-            if rng.below(3) == 0 {
+            let under_way = if as_program { &region.flushed } else { &region.written_back };
+            under_way.set(true);
+            if as_program {
                 let _ = self.flush(&mut with, &region, 0..region.len(), true);
             } else {
                 let mut at = 0;
@@ -344,7 +351,7 @@ impl Files {
                     at = end;
                 }
             }
-            region.flushers.update(|n| n - 1);
+            under_way.set(false);
         }
     }
 
