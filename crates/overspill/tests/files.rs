@@ -502,6 +502,52 @@ fn changes_are_written_back() {
     }
 }
 
+/// Pages are given up in the middle of their being written back. (Write-back waited for such a page, and the page for write-back,
+/// until the program ended: one run in ten.)
+#[test]
+fn pages_are_given_up_while_they_are_written_back() {
+    for delivery in [Delivery::InThread, Delivery::Threads] {
+        let at_once = std::time::Duration::from_millis(1);
+        let pager = build(Pager::builder().memory(BUDGET).delivery(delivery).write_back(at_once, 16 * PAGE as u64));
+        let Some(pager) = pager else { return };
+        let file = Temp::new("given-up", &[0; 2 * MIB]);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        let mut rng = Rng(5);
+        for round in 0..100 {
+            for at in (0..2 * MIB).step_by(PAGE) {
+                // SAFETY: nobody else changes the file.
+                unsafe { region.as_mut_slice() }.expect("it may be changed")[at] = round;
+            }
+            for i in 0..64 {
+                let at = rng.below(2 * MIB / PAGE) * PAGE;
+                match i % 4 {
+                    0 => region.reload(at..at + PAGE).expect("read again"),
+                    _ => region.punch(at..at + PAGE).expect("emptied"),
+                }
+            }
+        }
+    }
+}
+
+/// A page that the program discards past the pager has no change. (With in-thread delivery a flush looked at it again and again.)
+#[test]
+fn a_page_that_was_discarded_is_not_written() {
+    for pager in both() {
+        let file = Temp::new("discarded", &[1; 4 * PAGE]);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        // SAFETY: nobody else changes the file.
+        let bytes = unsafe { region.as_mut_slice() }.expect("it may be changed");
+        (bytes[0], bytes[PAGE]) = (2, 3);
+        // SAFETY: nobody needs the page's content.
+        assert_eq!(unsafe { libc::madvise(bytes.as_mut_ptr().cast(), PAGE, libc::MADV_DONTNEED) }, 0);
+        region.flush(..).expect("flushed");
+        let on_disk = std::fs::read(&file.0).expect("the file");
+        assert_eq!((on_disk[0], on_disk[PAGE]), (1, 3));
+        // SAFETY: as above.
+        assert_eq!(unsafe { region.as_slice() }[..2], [1, 1]);
+    }
+}
+
 /// A pager's threads and a region's users do not get into each other's way: two threads copy from a region that others read.
 #[test]
 fn many_threads_read_a_file() {
