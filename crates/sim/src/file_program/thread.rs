@@ -413,10 +413,10 @@ impl<'a> FileThread<'a> {
         let mut map = self.files.is_in_thread().then(|| machine.map.write());
         assert_eq!(self.files.world.call(advise), Outcome::Ok(0));
         self.files.world.forget_used(start, end);
-        if map.is_none() {
-            machine.discard_done(start, end);
+        match &mut map {
+            Some(map) => machine.forget_range(map, start, end, false),
+            None => machine.discard_done(start, end),
         }
-        machine.forget_range(map.get_or_insert_with(|| machine.map.write()), start, end, false);
         drop(map);
         machine.forgotten();
     }
