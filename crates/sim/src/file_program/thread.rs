@@ -118,8 +118,9 @@ impl<'a> FileThread<'a> {
             capacity,
             synced: Cell::new(0),
             written_back: Cell::new(false),
-            flushed: Cell::new(false),
+            users: Cell::new(0),
             taken: Cell::new(false),
+            given_up: Cell::new(None),
             leaves: Cell::new(false),
             own_policy: Cell::new(false),
         });
@@ -223,7 +224,7 @@ impl<'a> FileThread<'a> {
     /// The thread has the region for itself, until it is left to others again. It may be written back all the same.
     fn take(&self, region: &Region) {
         region.taken.set(true);
-        while region.flushed.get() {
+        while region.users.get() > 0 {
             sched::Word::new(0).wait(0, Timeout::Tick(20_000));
         }
     }
@@ -410,6 +411,9 @@ impl<'a> FileThread<'a> {
         let machine = &*self.files.machine;
         let (start, end) = (region.at(range.start), region.at(range.end));
         let advise = Call::Advise { at: start, len: end - start, advice: Advice::DontNeed };
+        region.given_up.set(Some(range.start));
+        self.files.given_up.add(1);
+        self.files.given_up.wake(1);
         let mut map = self.files.is_in_thread().then(|| machine.map.write());
         assert_eq!(self.files.world.call(advise), Outcome::Ok(0));
         self.files.world.forget_used(start, end);
@@ -419,6 +423,7 @@ impl<'a> FileThread<'a> {
         }
         drop(map);
         machine.forgotten();
+        region.given_up.set(None);
     }
 
     fn reload(&mut self, region: &Region) {
