@@ -338,7 +338,7 @@ impl Files {
         while self.threads.get() > 0 {
             sched::Word::new(0).wait(0, Timeout::Tick(1_000 + rng.below(3_000_000) as u64));
             let as_program = rng.below(3) == 0;
-            let is_free = |region: &&Rc<Region>| !region.leaves.get() && !(as_program && region.taken.get());
+            let is_free = |region: &&Rc<Region>| !(region.leaves.get() || as_program && region.taken.get());
             let free: Vec<_> = self.open.borrow().iter().filter(is_free).cloned().collect();
             if free.is_empty() {
                 continue;
