@@ -209,8 +209,6 @@ impl<'a> Handler<'a> {
                         candidate.note(thread);
                     }
                     Some(Served::Held) => machine.status.counters.held_faults.add(1),
-                    Some(Served::Read(read)) if read.op.count == 1 => {}
-                    Some(Served::Read(_) | Served::DoneReadAhead(_)) => candidate.note_readahead(),
                     Some(_) => {}
                 });
             if core::mem::take(&mut self.guessed) {

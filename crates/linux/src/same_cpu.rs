@@ -11,8 +11,8 @@
 //! ([`sys::may_be_ordinary_again`]); without it there is no same-CPU handler. The watcher stays off that CPU, and
 //! the page daemon stays on it ([`Stays`]).
 //!
-//! A same-CPU handler is for the faults of one thread, or of several that do little else and use single pages. Pages that are read
-//! ahead for one thread are copied in its place, 2 us each. That costs less than the wakes across CPUs of the faults between.
+//! A same-CPU handler is for the faults of one thread, or of several that do little else. Pages that are read ahead are copied in
+//! the program's place then, 2 us each. That costs less than the wakes across CPUs of the faults between.
 
 use crate::io::Spun;
 use crate::sys::{self, futex_wait};
@@ -227,14 +227,8 @@ const SEVERAL_RUN: u64 = 400;
 /// pause before it. While threads compute on its CPU, others wait two ticks for it: that must be a small part of the time.
 const SEVERAL_LAST: u64 = 16;
 
-/// How long several threads have a handler each after their faults led to readahead, in nanoseconds.
-const READAHEAD_PAUSE_NS: u64 = 100_000_000;
-
 /// After this many messages a handler decides anew whether it becomes, or stays, the same-CPU handler.
 const MESSAGES: u32 = 64;
-
-/// At most one message of several threads in this many may have led to readahead.
-const READAHEAD_PART: u32 = 8;
 
 /// When [`SPIN_NS`] was too short this many times in a row, the handler sleeps until the read completes.
 const VAIN: u32 = 64;
@@ -252,9 +246,8 @@ pub struct Candidate {
     handler: u32,
     /// It is the same-CPU handler.
     on: bool,
-    /// Messages since the last decision, and how many of them led to readahead.
+    /// Messages since the last decision.
     messages: u32,
-    read_ahead: u32,
     /// How many times in a row it polled in vain for the completion of a read.
     vain: u32,
     /// The thread that faulted last.
@@ -273,7 +266,7 @@ impl Candidate {
             policy.same_cpu.allow();
         }
         let apart_max = *APART.start();
-        Candidate { may, handler: sys::gettid(), on: false, messages: 0, read_ahead: 0, vain: 0, thread: 0, apart: 0, apart_max }
+        Candidate { may, handler: sys::gettid(), on: false, messages: 0, vain: 0, thread: 0, apart: 0, apart_max }
     }
 
     /// Stops being the same-CPU handler before the thread gives up rights: it may need one of them to become an ordinary thread
@@ -304,11 +297,6 @@ impl Candidate {
         self.messages += 1;
     }
 
-    /// Notes that the fault led to readahead.
-    pub fn note_readahead(&mut self) {
-        self.read_ahead += 1;
-    }
-
     /// Notes the outcome of polling for a read's completion. Returns whether the handler goes on without sleeping. (It is as it
     /// should be if the program had the CPU meanwhile.)
     pub fn note_spun(&mut self, spun: Spun) -> bool {
@@ -324,13 +312,8 @@ impl Candidate {
     pub fn decide(&mut self, policy: &WakePolicy, alone: bool, anywhere: &[u64; 16]) -> bool {
         let mut on = self.on && alone && policy.same_cpu.handler.load(Acquire) == self.handler;
         if self.messages >= MESSAGES {
-            let reads_ahead = self.read_ahead * READAHEAD_PART > self.messages;
-            (self.messages, self.read_ahead) = (0, 0);
-            if reads_ahead {
-                policy.same_cpu.several_again.store(sys::now_ns() + READAHEAD_PAUSE_NS, Relaxed);
-            }
-            let ends = reads_ahead && policy.same_cpu.several.load(Relaxed);
-            on = !ends && (on || self.may && alone && self.thread != 0 && policy.begin(self.handler));
+            self.messages = 0;
+            on = on || self.may && alone && self.thread != 0 && policy.begin(self.handler);
         }
         if on {
             policy.same_cpu.beat.fetch_add(1, Release);
@@ -526,20 +509,18 @@ mod tests {
         );
     }
 
-    /// The handler goes to the CPU of the thread whose faults it serves. It stays there while it reads ahead for that thread: a
-    /// scan next to a hot set took a third longer when it left. Readahead for several threads ends it.
+    /// The handler goes to the CPU of the thread whose faults it serves, and stays there until somebody ends it.
     #[test]
-    fn it_is_on_the_programs_cpu_and_leaves_it_when_several_threads_read_ahead() {
+    fn it_is_on_the_programs_cpu_until_it_is_ended() {
         let anywhere = sys::allowed_cpus();
         let cpus: Vec<usize> = sys::cpus_of(&anywhere).collect();
         for cpu in [cpus[0], cpus[cpus.len() - 1]] {
             let policy = WakePolicy::default();
             let mut candidate = Candidate::here(&policy);
-            let messages = |candidate: &mut Candidate, of: u32, read_ahead: u32| {
-                (0..MESSAGES).for_each(|i| {
+            let messages = |candidate: &mut Candidate, of: u32| {
+                (0..MESSAGES).for_each(|_| {
                     policy.note(of, Some(0));
                     candidate.note(of);
-                    (i < read_ahead).then(|| candidate.note_readahead());
                 });
                 candidate.decide(&policy, !WakePolicy::binds(policy.poller()), &anywhere);
                 candidate.is_on()
@@ -549,15 +530,14 @@ mod tests {
                 || sys::set_affinity(&sys::only_cpu(cpu)),
                 |tid| {
                     assert_eq!(sys::cpu_of(tid), Some(cpu));
-                    messages(&mut candidate, tid, 0);
+                    messages(&mut candidate, tid);
                     if candidate.may {
-                        assert!(messages(&mut candidate, tid, MESSAGES));
-                        policy.same_cpu.several.store(true, Relaxed);
-                        assert!(messages(&mut candidate, tid, MESSAGES / READAHEAD_PART));
+                        assert!(messages(&mut candidate, tid));
                         assert_eq!(sys::allowed_cpus(), sys::only_cpu(cpu));
                         assert_eq!(scheduling_of(0), libc::SCHED_IDLE);
                     }
-                    assert!(!messages(&mut candidate, tid, MESSAGES / READAHEAD_PART + 1));
+                    policy.end_same_cpu();
+                    assert!(!candidate.decide(&policy, true, &anywhere) && !candidate.is_on());
                     assert_eq!(sys::allowed_cpus(), anywhere);
                     assert_eq!(scheduling_of(0), libc::SCHED_OTHER);
                 },

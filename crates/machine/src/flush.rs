@@ -7,14 +7,18 @@
 //!
 //! A mapped page is copied while the program may be writing to it. What was copied is what is compared, written and remembered, so
 //! a change that comes later is seen the next time. No lock is held over any of it.
+//!
+//! While a flush has pages, it must not wait for one that is missing: a page that was given up meanwhile is not read again before
+//! this flush is done with it.
 
 use crate::errno::{self, Errno};
 use crate::home::{Extent, extent, failure};
-use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mistake};
-use crate::machine::Machine;
+use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mappings as _, Mistake};
+use crate::machine::{Delivery, Machine};
 use core::ops::Range;
 use overspill_store::PageBytes;
 use overspill_vm::Flush;
+use overspill_vm::page::State;
 use overspill_vm::pager::IoResult;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, PageIndex, Tag};
 
@@ -39,6 +43,7 @@ pub struct Flushed {
 /// The means of a thread to flush.
 pub struct Flusher<K: Kernel> {
     io: K::Io,
+    mappings: K::Mappings,
     batch: Vec<Flush>,
     tags: Vec<Tag>,
     runs: Vec<Run>,
@@ -68,7 +73,7 @@ impl<K: Kernel> Flusher<K> {
         unsafe { buffer.write_bytes(0, K::FLUSH_PAGES << PAGE_SHIFT) };
         let (batch, tags, runs) =
             (Vec::with_capacity(K::FLUSH_PAGES), Vec::with_capacity(K::FLUSH_PAGES), Vec::with_capacity(K::FLUSH_PAGES));
-        Ok(Flusher { io, batch, tags, runs, buffer })
+        Ok(Flusher { io, mappings: K::Mappings::default(), batch, tags, runs, buffer })
     }
 
     fn page(&self, i: usize) -> usize {
@@ -100,8 +105,8 @@ impl<K: Kernel> Flusher<K> {
         machine.core.lock().vm.uncharge(K::FLUSH_PAGES as u32);
     }
 
-    /// Copies the batch, and keeps what differs from the file. Returns the first page that could not be copied, because it was
-    /// taken away meanwhile.
+    /// Copies the batch, and keeps what differs from the file. Returns the first page that could not be copied, because the page
+    /// daemon took it away meanwhile.
     fn compare(&mut self, machine: &Machine<K>) -> Option<PageIndex> {
         self.tags.clear();
         let mut missing = None;
@@ -114,13 +119,12 @@ impl<K: Kernel> Flusher<K> {
             let pages = unsafe { core::slice::from_raw_parts_mut(self.page(at) as *mut PageBytes, mapped.max(1)) };
             let copied = match flush.parked {
                 Some(_) => usize::from(self.copy_parked(machine, &flush, &mut pages[0])),
-                None => {
-                    let addr = machine.map.read().addr(flush.page);
-                    K::copy_of_program(addr, pages)
-                }
+                None => self.copy_mapped(machine, flush.page, pages),
             };
             if copied == 0 {
-                missing = missing.or(Some(flush.page.index()));
+                if flush.parked.is_some() || !self.is_discarded(machine, flush.page, &mut pages[0]) {
+                    missing = missing.or(Some(flush.page.index()));
+                }
                 self.tags.push(Tag::UNKNOWN);
             }
             for (flush, bytes) in self.batch[at..].iter().zip(&pages[..copied]) {
@@ -137,11 +141,32 @@ impl<K: Kernel> Flusher<K> {
         missing
     }
 
+    /// Copies mapped pages, neighbours from this one on. Returns how many: up to the first that is missing.
+    fn copy_mapped(&mut self, machine: &Machine<K>, first: PageId, to: &mut [PageBytes]) -> usize {
+        let addr = machine.map.read().addr(first);
+        if machine.config.delivery == Delivery::InThread || K::mistake(Mistake::WaitsInAFlush) {
+            return K::copy_of_program(addr, to); // for a thread in the kernel nobody brings a page in
+        }
+        match self.mappings.read(addr, to.as_flattened_mut()) {
+            Ok(bytes) => bytes >> PAGE_SHIFT,
+            Err(errno::EIO) => 0,
+            Err(_) => K::copy_of_program(addr, to), // without /proc it may wait all the same
+        }
+    }
+
+    /// Whether the program has discarded a page that counts as mapped. Then the page has no change.
+    fn is_discarded(&mut self, machine: &Machine<K>, page: PageId, bytes: &mut PageBytes) -> bool {
+        let addr = machine.map.read().addr(page);
+        let core = machine.core.lock(); // so nobody takes it away, or brings it back
+        let word = core.vm.page(page);
+        word.state() == State::Active && !word.busy() && self.mappings.read(addr, bytes) == Err(errno::EIO)
+    }
+
     fn copy_parked(&self, machine: &Machine<K>, flush: &Flush, to: &mut PageBytes) -> bool {
         let place = {
             let mut core = machine.core.lock();
             let word = core.vm.page(flush.page);
-            let parked = word.state() == overspill_vm::page::State::Inactive && !word.busy() && !word.laundering_orphaned();
+            let parked = word.state() == State::Inactive && !word.busy() && !word.laundering_orphaned();
             if !parked || Some(word.frame()) != flush.parked {
                 return false;
             }

@@ -161,8 +161,8 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     }
     /// Drops what the kernel has cached of a part of a file, if it can.
     fn drop_cached(_: i32, _: u64, _: usize) {}
-    /// Copies neighbouring pages of the program's. Returns how many: up to the first that is not there. The thread may also wait
-    /// until a page is.
+    /// Copies neighbouring pages of the program's. Returns how many: up to the first that is not there. With handler threads it
+    /// waits until a page is.
     fn copy_of_program(_: usize, _: &mut [PageBytes]) -> usize {
         0
     }
@@ -270,6 +270,8 @@ pub enum Mistake {
     BelievesFailedFlushes,
     /// A flush does not look again at pages that were taken away before it had copied them.
     SkipsWhatWasTaken,
+    /// A flush waits for a page that was given up before it had copied it.
+    WaitsInAFlush,
     /// A changed page of a file is dropped as unchanged.
     DropsWhatChanged,
     /// A changed copy-on-write page is written to its file.

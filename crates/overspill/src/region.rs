@@ -433,9 +433,8 @@ impl Region {
                 // handler has followed.
                 let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
                 let _quiet = Quiet::new();
+                // (not all of the range: a page may have been read ahead for somebody who uses pages next to it)
                 machine.discard_done(start, start + len);
-                // nobody uses the range, so no touch has brought a page of it back since
-                machine.forget_range(&mut machine.map.write(), start, start + len, false);
                 machine.forgotten();
             }
             Delivery::InThread => {

@@ -7,6 +7,7 @@ use overspill::{Access, Delivery, Error, FileOptions, FileRegion, Pager};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A file that is removed at the end.
 struct Temp(PathBuf);
@@ -499,6 +500,89 @@ fn changes_are_written_back() {
         }
         let changed = std::fs::read(&file.0).expect("the file").chunks(PAGE).filter(|page| *page != [7; PAGE]).count();
         assert!(changed <= MIB / PAGE, "{changed} pages are not written");
+    }
+}
+
+/// Pages are given up in the middle of their being written back. (Write-back waited for such a page, and the page for write-back,
+/// until the program ended: one run in ten.)
+#[test]
+fn pages_are_given_up_while_they_are_written_back() {
+    for delivery in [Delivery::InThread, Delivery::Threads] {
+        let at_once = std::time::Duration::from_millis(1);
+        let pager = build(Pager::builder().memory(BUDGET).delivery(delivery).write_back(at_once, 16 * PAGE as u64));
+        let Some(pager) = pager else { return };
+        let file = Temp::new("given-up", &[0; 2 * MIB]);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        let mut rng = Rng(5);
+        for round in 0..40 {
+            for at in (0..2 * MIB).step_by(PAGE) {
+                // SAFETY: nobody else changes the file.
+                unsafe { region.as_mut_slice() }.expect("it may be changed")[at] = round;
+            }
+            for i in 0..64 {
+                let at = rng.below(2 * MIB / PAGE) * PAGE;
+                match i % 4 {
+                    0 => region.reload(at..at + PAGE).expect("read again"),
+                    _ => region.punch(at..at + PAGE).expect("emptied"),
+                }
+            }
+        }
+    }
+}
+
+/// One thread gives pages up while another reads pages next to them, so that they are read ahead. (A page that was read ahead in
+/// the middle of that was mapped and counted as never touched: its changes were not written, and to wire it took for ever.)
+#[test]
+fn pages_are_given_up_while_others_read_next_to_them() {
+    let pages = 4096;
+    for pager in both() {
+        let file = Temp::new("next-to", &vec![1; pages * PAGE]);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        let start = region.as_mut_ptr().expect("it may be changed").expose_provenance();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    for page in (0..pages).step_by(2).take_while(|_| !done.load(Relaxed)) {
+                        // SAFETY: within the region, and only this thread uses the page.
+                        unsafe { std::ptr::with_exposed_provenance::<u8>(start + page * PAGE).read_volatile() };
+                    }
+                }
+            });
+            let mut rng = Rng(5);
+            for round in 0..6000 {
+                let page = rng.below(pages / 2) * 2 + 1;
+                let (range, at) = (page * PAGE..(page + 1) * PAGE, start + page * PAGE);
+                region.reload(range.clone()).expect("read again");
+                // SAFETY: as above.
+                unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(round as u8) };
+                region.reload(range).expect("written, and read again");
+                // SAFETY: as above.
+                let found = unsafe { std::ptr::with_exposed_provenance::<u8>(at).read_volatile() };
+                done.store(found != round as u8, Relaxed);
+                assert_eq!(found, round as u8, "page {page} in round {round}");
+            }
+            done.store(true, Relaxed);
+        });
+    }
+}
+
+/// A page that the program discards past the pager has no change. (With in-thread delivery a flush looked at it again and again.)
+#[test]
+fn a_page_that_was_discarded_is_not_written() {
+    for pager in both() {
+        let file = Temp::new("discarded", &[1; 4 * PAGE]);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        // SAFETY: nobody else changes the file.
+        let bytes = unsafe { region.as_mut_slice() }.expect("it may be changed");
+        (bytes[0], bytes[PAGE]) = (2, 3);
+        // SAFETY: nobody needs the page's content.
+        assert_eq!(unsafe { libc::madvise(bytes.as_mut_ptr().cast(), PAGE, libc::MADV_DONTNEED) }, 0);
+        region.flush(..).expect("flushed");
+        let on_disk = std::fs::read(&file.0).expect("the file");
+        assert_eq!((on_disk[0], on_disk[PAGE]), (1, 3));
+        // SAFETY: as above.
+        assert_eq!(unsafe { region.as_slice() }[..2], [1, 1]);
     }
 }
 

@@ -105,9 +105,15 @@ struct Region {
     capacity: u64,
     /// So many pages the file has on the device, in any case.
     synced: Cell<u64>,
-    /// Threads that flush it.
-    flushers: Cell<usize>,
-    /// Its owner needs it for itself.
+    /// It is being written back.
+    written_back: Cell<bool>,
+    /// How many other threads of the program's flush it or read its pages.
+    users: Cell<usize>,
+    /// Its owner needs it for itself. The write-back thread goes on meanwhile.
+    taken: Cell<bool>,
+    /// Its owner gives pages up, from this one on.
+    given_up: Cell<Option<u64>>,
+    /// It is about to be closed: the write-back thread is to leave it alone, too.
     leaves: Cell<bool>,
     /// It has a policy of its own.
     own_policy: Cell<bool>,
@@ -133,6 +139,8 @@ pub struct Files {
     open: RefCell<Vec<Rc<Region>>>,
     /// Threads that use files and have not ended.
     threads: Cell<usize>,
+    /// How often a region's pages were given up.
+    given_up: sched::Word,
     /// Delivery is in-thread: readahead for the reader thread.
     queue: Queue,
     /// The process has ended, or (true) the machine has stopped.
@@ -161,6 +169,7 @@ impl Files {
             world,
             open: RefCell::default(),
             threads: Cell::new(habits.threads),
+            given_up: sched::Word::new(0),
             queue: Queue::default(),
             crashed: Cell::new(None),
         })));
@@ -328,23 +337,48 @@ impl Files {
         let mut with = Flusher::new(()).expect("memory");
         while self.threads.get() > 0 {
             sched::Word::new(0).wait(0, Timeout::Tick(1_000 + rng.below(3_000_000) as u64));
-            let free: Vec<_> = self.open.borrow().iter().filter(|region| !region.leaves.get()).cloned().collect();
+            let as_program = rng.below(3) == 0;
+            let is_free = |region: &&Rc<Region>| !(region.leaves.get() || as_program && region.taken.get());
+            let free: Vec<_> = self.open.borrow().iter().filter(is_free).cloned().collect();
             if free.is_empty() {
                 continue;
             }
             let region = Rc::clone(&free[rng.below(free.len())]);
-            region.flushers.update(|n| n + 1);
-            if rng.below(3) == 0 {
+            if as_program {
+                region.users.update(|n| n + 1);
                 let _ = self.flush(&mut with, &region, 0..region.len(), true);
+                region.users.update(|n| n - 1);
             } else {
+                region.written_back.set(true);
                 let mut at = 0;
                 while at < region.len() && !region.leaves.get() {
                     let end = region.len().min(at + STEP);
                     let _ = self.flush(&mut with, &region, at..end, false);
                     at = end;
                 }
+                region.written_back.set(false);
             }
-            region.flushers.update(|n| n - 1);
+        }
+    }
+
+    /// A thread of the program's that reads pages next to those that their owner gives up, so that these are read ahead.
+    pub fn neighbour(&self, seed: u64) {
+        let mut rng = Rng::new(seed);
+        while self.threads.get() > 0 {
+            let begun = self.given_up.load();
+            let open = self.open.borrow().clone();
+            for region in open {
+                let Some(start) = region.given_up.get() else { continue };
+                let index = start.saturating_sub(1 + rng.below(4) as u64);
+                let there = index < start && self.homes().cuts(region.fd, region.first + index).is_some();
+                let at = region.at(index);
+                region.users.update(|n| n + 1);
+                if there && self.touch(at, Call::Read { at }) == Outcome::Signal(SIGBUS) {
+                    region.pages.borrow_mut()[index as usize].lost = true;
+                }
+                region.users.update(|n| n - 1);
+            }
+            self.given_up.wait(begun, Timeout::Tick(3_000_000));
         }
     }
 

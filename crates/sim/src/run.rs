@@ -27,6 +27,9 @@ use overspill_vm::{Config, Vm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
+/// Of a program with files: the write-back thread, a thread that reads next to what others give up, and others who have the files.
+const FILE_HELPERS: usize = 3;
+
 /// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
@@ -189,7 +192,7 @@ fn run_process(
     mistake: Option<Mistake>,
     files_left: Vec<File>,
 ) -> Result<(Report, Option<Vec<File>>), Failure> {
-    let file_threads = scenario.files.map_or(0, |habits| habits.threads + 2);
+    let file_threads = scenario.files.map_or(0, |habits| habits.threads + FILE_HELPERS);
     let mut processes = vec![0; scenario.threads + 2 + file_threads + usize::from(scenario.swaps.is_some())];
     (1..=scenario.children).for_each(|child| processes.extend([child; forks::ACTORS]));
     let world = World::begin(seed, processes, scenario.disturbed, scenario.trouble, mistake);
@@ -233,12 +236,13 @@ fn run_process(
     if let Some(habits) = scenario.files {
         let mut rng = Rng::new(!seed.wrapping_mul(5));
         Files::begin(&machine, &world, habits, files_left, rng.bits());
-        for name in 0..habits.threads + 2 {
+        for name in 0..habits.threads + FILE_HELPERS {
             let (machine, left, seed) = (Arc::clone(&machine), Arc::clone(&others), rng.bits());
             let act = move || {
                 match name.checked_sub(habits.threads) {
                     None => FileThread::new(&files(), seed, habits, name).run(),
                     Some(0) => files().write_back(seed),
+                    Some(1) => files().neighbour(seed),
                     Some(_) => files().others(habits, seed),
                 }
                 ends(&machine, &left);

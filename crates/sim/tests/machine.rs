@@ -609,6 +609,7 @@ fn each_mistake_is_found() {
         (ReportsBeforeTheWrite, FILES, 11),
         (BelievesFailedFlushes, FILES_FAIL, 0),
         (SkipsWhatWasTaken, BUSY_FILES, 1562),
+        (WaitsInAFlush, FILES, 13),
         (DropsWhatChanged, FILES, 1),
         (WritesCopiesHome, FILES, 2),
         (ForgetsFailedSyncs, FILES_FAIL, 7),

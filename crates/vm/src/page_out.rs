@@ -123,7 +123,7 @@ impl<P: Pager> Vm<P> {
         }
         let watched = self.frames.queues.len(WATCHED);
         let reclaim = short.min(self.frames.queues.len(CLEAN));
-        // Not those of a flush: it may itself wait for a frame. (Found by a seed: all waited for it.)
+        // Not those of a flush, most of which stay mapped.
         let laundering = self.laundering - self.flushing;
         let mut launder = (short - reclaim).saturating_sub(laundering).min(self.frames.queues.len(INACTIVE));
         if self.space_short && laundering > 0 {

@@ -117,7 +117,10 @@ impl<'a> FileThread<'a> {
             pages: RefCell::new(known),
             capacity,
             synced: Cell::new(0),
-            flushers: Cell::new(0),
+            written_back: Cell::new(false),
+            users: Cell::new(0),
+            taken: Cell::new(false),
+            given_up: Cell::new(None),
             leaves: Cell::new(false),
             own_policy: Cell::new(false),
         });
@@ -190,7 +193,7 @@ impl<'a> FileThread<'a> {
         region.pages.borrow_mut().extend(known);
         let home = self.home(region);
         files.machine.core.lock().vm.set_home_pages(region.object, home.pages);
-        region.leaves.set(false);
+        region.taken.set(false);
     }
 
     /// Gives the region a policy of its own, or another one, or the pager's again.
@@ -218,10 +221,10 @@ impl<'a> FileThread<'a> {
         Home { access: region.access, offset, pages: len.saturating_sub(offset).div_ceil(PAGE as u64) }
     }
 
-    /// The thread has the region for itself, until it is left to others again.
+    /// The thread has the region for itself, until it is left to others again. It may be written back all the same.
     fn take(&self, region: &Region) {
-        region.leaves.set(true);
-        while region.flushers.get() > 0 {
+        region.taken.set(true);
+        while region.users.get() > 0 {
             sched::Word::new(0).wait(0, Timeout::Tick(20_000));
         }
     }
@@ -230,6 +233,10 @@ impl<'a> FileThread<'a> {
         let Some(region) = self.regions[slot].take() else { return };
         let (files, machine) = (self.files, &*self.files.machine);
         self.take(&region);
+        region.leaves.set(true);
+        while region.written_back.get() {
+            sched::Word::new(0).wait(0, Timeout::Tick(20_000));
+        }
         let mut written = false;
         if region.access == Access::ReadWrite {
             let with = &mut self.with;
@@ -404,15 +411,19 @@ impl<'a> FileThread<'a> {
         let machine = &*self.files.machine;
         let (start, end) = (region.at(range.start), region.at(range.end));
         let advise = Call::Advise { at: start, len: end - start, advice: Advice::DontNeed };
+        region.given_up.set(Some(range.start));
+        self.files.given_up.add(1);
+        self.files.given_up.wake(1);
         let mut map = self.files.is_in_thread().then(|| machine.map.write());
         assert_eq!(self.files.world.call(advise), Outcome::Ok(0));
         self.files.world.forget_used(start, end);
-        if map.is_none() {
-            machine.discard_done(start, end);
+        match &mut map {
+            Some(map) => machine.forget_range(map, start, end, false),
+            None => machine.discard_done(start, end),
         }
-        machine.forget_range(map.get_or_insert_with(|| machine.map.write()), start, end, false);
         drop(map);
         machine.forgotten();
+        region.given_up.set(None);
     }
 
     fn reload(&mut self, region: &Region) {
@@ -447,7 +458,7 @@ impl<'a> FileThread<'a> {
             let home = self.home(region);
             files.machine.core.lock().vm.set_home_pages(region.object, home.pages);
         }
-        region.leaves.set(false);
+        region.taken.set(false);
     }
 
     fn punch(&mut self, region: &Region) {
@@ -470,7 +481,7 @@ impl<'a> FileThread<'a> {
         }
         self.give_up(region, &range);
         range.for_each(|i| region.pages.borrow_mut()[i as usize].lost = false);
-        region.leaves.set(false);
+        region.taken.set(false);
     }
 
     /// Changes the budget or a policy; then checks that everything adds up.
