@@ -87,8 +87,8 @@
 //! - **Threads.** A pager's threads know its state by a count. The last handle waits for them, and for SIGBUS handlers at work.
 //!
 //! Not covered, as everywhere in Rust: files that stand for memory (`/proc/self/mem`), debuggers, children that are forked by raw
-//! system calls, and handlers for SIGBUS that replace the pager's without calling it. `tests/sound.rs` and `tests/children.rs` try
-//! what is said here; Miri runs the tests of the arena's tables.
+//! system calls, handlers for SIGBUS that replace the pager's without calling it, and madvise(2) or munmap(2) by the program on a
+//! region. `tests/sound.rs` and `tests/children.rs` try what is said here; Miri runs the tests of the arena's tables.
 //!
 //! How fast all this is depends on your device: `examples/hash_table.rs` measures it.
 
