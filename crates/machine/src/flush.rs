@@ -122,7 +122,7 @@ impl<K: Kernel> Flusher<K> {
                 None => self.copy_mapped(machine, flush.page, pages),
             };
             if copied == 0 {
-                if flush.parked.is_some() || !self.is_discarded(machine, flush.page, &mut pages[0]) {
+                if flush.parked.is_some() || !Self::is_discarded(machine, flush.page) {
                     missing = missing.or(Some(flush.page.index()));
                 }
                 self.tags.push(Tag::UNKNOWN);
@@ -155,11 +155,11 @@ impl<K: Kernel> Flusher<K> {
     }
 
     /// Whether the program has discarded a page that counts as mapped. Then the page has no change.
-    fn is_discarded(&mut self, machine: &Machine<K>, page: PageId, bytes: &mut PageBytes) -> bool {
+    fn is_discarded(machine: &Machine<K>, page: PageId) -> bool {
         let addr = machine.map.read().addr(page);
         let core = machine.core.lock(); // so nobody takes it away, or brings it back
         let word = core.vm.page(page);
-        word.state() == State::Active && !word.busy() && self.mappings.read(addr, bytes) == Err(errno::EIO)
+        word.state() == State::Active && !word.busy() && !K::is_resident(addr)
     }
 
     fn copy_parked(&self, machine: &Machine<K>, flush: &Flush, to: &mut PageBytes) -> bool {

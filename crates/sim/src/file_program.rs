@@ -129,6 +129,13 @@ impl Region {
     fn id(&self, index: u64) -> PageId {
         PageId::new(self.object, index)
     }
+    /// Another thread than its owner uses it.
+    fn in_use<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.users.update(|n| n + 1);
+        let result = f();
+        self.users.update(|n| n - 1);
+        result
+    }
 }
 
 /// What the threads of a program have in common.
@@ -345,9 +352,7 @@ impl Files {
             }
             let region = Rc::clone(&free[rng.below(free.len())]);
             if as_program {
-                region.users.update(|n| n + 1);
-                let _ = self.flush(&mut with, &region, 0..region.len(), true);
-                region.users.update(|n| n - 1);
+                let _ = region.in_use(|| self.flush(&mut with, &region, 0..region.len(), true));
             } else {
                 region.written_back.set(true);
                 let mut at = 0;
@@ -372,11 +377,11 @@ impl Files {
                 let index = start.saturating_sub(1 + rng.below(4) as u64);
                 let there = index < start && self.homes().cuts(region.fd, region.first + index).is_some();
                 let at = region.at(index);
-                region.users.update(|n| n + 1);
-                if there && self.touch(at, Call::Read { at }) == Outcome::Signal(SIGBUS) {
-                    region.pages.borrow_mut()[index as usize].lost = true;
-                }
-                region.users.update(|n| n - 1);
+                region.in_use(|| {
+                    if there && self.touch(at, Call::Read { at }) == Outcome::Signal(SIGBUS) {
+                        region.pages.borrow_mut()[index as usize].lost = true;
+                    }
+                });
             }
             self.given_up.wait(begun, Timeout::Tick(3_000_000));
         }

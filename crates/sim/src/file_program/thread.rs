@@ -224,9 +224,7 @@ impl<'a> FileThread<'a> {
     /// The thread has the region for itself, until it is left to others again. It may be written back all the same.
     fn take(&self, region: &Region) {
         region.taken.set(true);
-        while region.users.get() > 0 {
-            sched::Word::new(0).wait(0, Timeout::Tick(20_000));
-        }
+        wait_while(|| region.users.get() > 0);
     }
 
     fn close(&mut self, slot: usize) {
@@ -234,9 +232,7 @@ impl<'a> FileThread<'a> {
         let (files, machine) = (self.files, &*self.files.machine);
         self.take(&region);
         region.leaves.set(true);
-        while region.written_back.get() {
-            sched::Word::new(0).wait(0, Timeout::Tick(20_000));
-        }
+        wait_while(|| region.written_back.get());
         let mut written = false;
         if region.access == Access::ReadWrite {
             let with = &mut self.with;
@@ -505,5 +501,12 @@ impl<'a> FileThread<'a> {
         let core = machine.core.lock();
         core.vm.check(self.files.world.objects.get());
         core.vm.pager().check();
+    }
+}
+
+/// Looks again and again.
+fn wait_while(is_so: impl Fn() -> bool) {
+    while is_so() {
+        sched::Word::new(0).wait(0, Timeout::Tick(20_000));
     }
 }
