@@ -108,7 +108,7 @@ Swap devices:
 Configuration file:
   memory = \"2G\"          # keys are the long options: memory, policy, engine, name, stats,
   policy = \"use-once\"    # stats-file, best-effort, no-encrypt, no-load-control,
-                         # no-follow-pointers, no-compress
+                         # no-halt-poll, no-follow-pointers, no-compress
   [[swap]]               # once for each device
   kind = \"file\"          # or \"block\", \"compressed\"; size, prio, align, force, algo as above
   path = \"/mnt/nvme\"    # or paths = [\"/ssd0\", \"/ssd1\"]
@@ -207,6 +207,13 @@ pub struct RunArgs {
     /// were.
     #[arg(long)]
     pub no_load_control: bool,
+
+    /// Let idle CPUs halt while faults are served
+    ///
+    /// By default, in a virtual machine with at most 4 CPUs, idle CPUs poll while a program has more than some 2,000 faults a
+    /// second, so that threads are woken sooner. That takes root. `--stats` shows how often it began.
+    #[arg(long)]
+    pub no_halt_poll: bool,
 
     /// Do not read ahead the pages that arrays of pointers point to
     ///

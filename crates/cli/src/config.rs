@@ -37,6 +37,9 @@ pub struct Config {
     /// `--no-load-control`.
     #[serde(default)]
     pub no_load_control: bool,
+    /// `--no-halt-poll`.
+    #[serde(default)]
+    pub no_halt_poll: bool,
     /// `--no-follow-pointers`.
     #[serde(default)]
     pub no_follow_pointers: bool,
@@ -196,13 +199,14 @@ mod tests {
     /// The documentation promised the same options in the file, but two were missing.
     #[test]
     fn every_switch_can_be_set() {
-        let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\nno-follow-pointers = true\n\
+        let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\nno-halt-poll = true\nno-follow-pointers = true\n\
                     no-compress = true\n";
         let on = Config {
             stats: true,
             best_effort: true,
             no_encrypt: true,
             no_load_control: true,
+            no_halt_poll: true,
             no_follow_pointers: true,
             no_compress: true,
             ..Config::default()

@@ -138,6 +138,9 @@ fn rows(seen: &Snapshot) -> String {
         let ended = pages(n("same_cpu_starved"), "times ended because others took it");
         row("same CPU", &[pages(n("same_cpu_begun"), "times on the CPU of the thread that faults"), ended]);
     }
+    if n("halt_poll_begun") != 0 {
+        row("halt poll", &[pages(n("halt_poll_begun"), "times no idle CPU halted")]);
+    }
     row(
         "page in",
         &[

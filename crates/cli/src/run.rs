@@ -64,6 +64,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     }
     let (best_effort, stats) = (args.best_effort || config.best_effort, args.stats || config.stats);
     let (no_encrypt, no_load_control) = (args.no_encrypt || config.no_encrypt, args.no_load_control || config.no_load_control);
+    let no_halt_poll = args.no_halt_poll || config.no_halt_poll;
     let no_follow_pointers = args.no_follow_pointers || config.no_follow_pointers;
     let stats_path = args.stats_file.as_ref().or(config.stats_file.as_ref());
     let name = args.command.first().expect("clap asks for at least one");
@@ -118,6 +119,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
             .env("OVERSPILL_ENGINE", engine)
             .env("OVERSPILL_ENCRYPT", if no_encrypt { "no" } else { "yes" })
             .env("OVERSPILL_LOAD_CONTROL", if no_load_control { "no" } else { "yes" })
+            .env("OVERSPILL_HALT_POLL", if no_halt_poll { "no" } else { "yes" })
             .env("OVERSPILL_FOLLOW_POINTERS", if no_follow_pointers { "no" } else { "yes" })
             .env("OVERSPILL_STATUS", block.path());
         // messages of a descendant's pager go to this command's standard error, and nowhere else

@@ -208,6 +208,7 @@ fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
         engine: None,
         no_encrypt: false,
         no_load_control: false,
+        no_halt_poll: false,
         no_follow_pointers: false,
         no_compress: true,
         stats: false,

@@ -4,6 +4,7 @@
 //! ([`overspill_machine::handler`]) serves them.
 
 use crate::credentials::Follower;
+use crate::halt_poll::{self, HaltPoll};
 use crate::io::Engine;
 use crate::kernel::Linux;
 use crate::machine::{Machine, Served};
@@ -42,6 +43,7 @@ struct Handler<'a> {
     missed: bool,
     spinner: Spinner,
     candidate: Candidate,
+    halt_poll: HaltPoll,
 }
 
 /// Serves messages until the machine quits. Calls `ready` as soon as it can serve them.
@@ -106,6 +108,7 @@ impl<'a> Handler<'a> {
             missed: false,
             spinner: Spinner::default(),
             candidate: Candidate::here(&machine.host.wake_policy),
+            halt_poll: HaltPoll::new(machine.host.halt_polls),
         })
     }
 
@@ -113,6 +116,7 @@ impl<'a> Handler<'a> {
     fn follow_rights(&mut self, follower: &mut Follower) {
         if follower.is_due(&self.machine.host.following) {
             self.candidate.leave(self.policy, &self.anywhere);
+            self.halt_poll.stop();
             follower.follow(&self.machine.host.following);
             self.candidate.has_given_up(self.policy);
         }
@@ -142,6 +146,10 @@ impl<'a> Handler<'a> {
         if self.candidate.decide(self.policy, self.alone, &self.anywhere) {
             self.machine.status.counters.same_cpu_begun.add(1);
         }
+        let alone = self.machine.host.family.as_ref().is_none_or(|family| !family.is_shared());
+        if self.halt_poll.decide(alone, sys::now_ns) {
+            self.machine.status.counters.halt_poll_begun.add(1);
+        }
         if let Some(cpu) = self.cpu
             && self.bound != WakePolicy::binds(poller)
         {
@@ -156,8 +164,11 @@ impl<'a> Handler<'a> {
     }
 
     /// Sleeps until the wake policy changes, if there is nothing for this handler to do. Returns whether it did.
-    fn sleeps(&self, poller: u32) -> bool {
+    fn sleeps(&mut self, poller: u32) -> bool {
         let sleeps = !self.polls && self.is_done() && !self.inner.follows();
+        if sleeps {
+            self.halt_poll.stop();
+        }
         if sleeps && self.policy.wait(poller, || sys::is_readable(self.messages)) {
             self.machine.status.counters.same_cpu_starved.add(1);
         }
@@ -190,7 +201,8 @@ impl<'a> Handler<'a> {
                 spun => self.spinner.note(spun),
             };
         if !found {
-            let patience = self.inner.patience().unwrap_or(1_000_000_000);
+            let sleep = if self.halt_poll.asks() { halt_poll::SLEEP_NS } else { 1_000_000_000 };
+            let patience = self.inner.patience().unwrap_or(sleep);
             self.inner.reader.io.wait(Some(patience));
         }
     }
@@ -200,13 +212,14 @@ impl<'a> Handler<'a> {
     fn serve(&mut self) {
         let (machine, policy, cpu) = (self.machine, self.policy, self.cpu);
         while self.readable && self.inner.has_room() {
-            let (candidate, mut any) = (&mut self.candidate, false);
+            let (candidate, halt_poll, mut any) = (&mut self.candidate, &mut self.halt_poll, false);
             self.readable = (self.alone || sys::is_readable(self.messages))
                 && self.inner.read_messages(machine, |thread, served| match served {
                     None => {
                         any = true;
                         policy.note(thread, cpu);
                         candidate.note(thread);
+                        halt_poll.note();
                     }
                     Some(Served::Held) => machine.status.counters.held_faults.add(1),
                     Some(_) => {}

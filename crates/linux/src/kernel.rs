@@ -34,6 +34,8 @@ pub struct Host {
     pub family: Option<Family>,
     /// Which handler reads messages.
     pub wake_policy: WakePolicy,
+    /// Handlers may keep idle CPUs from halting ([`crate::halt_poll`]).
+    pub halt_polls: bool,
     /// The recording of page references, if there is one.
     pub record: Option<Recorder>,
     /// How the pager's threads follow the program when it gives up rights.
@@ -41,12 +43,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// For a process without a family and without a recording.
+    /// For a process without a family and without a recording, that lets idle CPUs halt.
     ///
     /// # Errors
     /// As [`Following::new`].
     pub fn new() -> Result<Host, Errno> {
-        Ok(Host { family: None, wake_policy: WakePolicy::default(), record: None, following: Following::new()? })
+        let (wake_policy, following) = (WakePolicy::default(), Following::new()?);
+        Ok(Host { family: None, wake_policy, halt_polls: false, record: None, following })
     }
 }
 

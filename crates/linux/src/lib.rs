@@ -17,6 +17,7 @@ pub mod descriptors;
 pub mod device_spec;
 pub mod devices;
 pub mod family;
+pub mod halt_poll;
 pub mod handler;
 pub mod io;
 pub mod kernel;

@@ -93,6 +93,7 @@ counters! {
     load_tokens, "times", "Times that a thread was given precedence over others that read pages.";
     same_cpu_begun, "times", "Times that a handler went to the CPU of the thread that faulted, to serve faults there and give way to the program.";
     same_cpu_starved, "times", "Of these, ended because others took that CPU.";
+    halt_poll_begun, "times", "Times that a handler asked that no idle CPU halts, because it served many faults.";
     pages_in, "pages", "Pages read from swap.";
     page_in_ops, "operations", "Reads issued.";
     pages_out, "pages", "Pages written to swap.";

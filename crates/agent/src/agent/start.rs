@@ -296,6 +296,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     let machine = match setup::machine(&options, status) {
         Ok(mut machine) => {
             machine.host.record = record;
+            machine.host.halt_polls = variable("OVERSPILL_HALT_POLL").as_deref() != Some("no");
             let core = machine.core.lock();
             let (pages, buffers) = (core.vm.limit(), core.vm.charge_total() as u32);
             drop(core);

@@ -237,6 +237,32 @@ fn a_thread_alone_has_its_handler_on_its_cpu() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// While a program has many faults, its pager asks that idle CPUs poll, where they would halt. It does so only if it may.
+#[test]
+fn idle_cpus_poll_while_there_are_many_faults() {
+    if !able() {
+        return;
+    }
+    let dir = place("halt-poll");
+    let program = build(&dir, "alone.c");
+    let driver = std::fs::read_to_string("/sys/devices/system/cpu/cpuidle/current_driver").unwrap_or_default();
+    let may = std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency").is_ok();
+    let halts = driver.trim() == "haltpoll" && std::thread::available_parallelism().map_or(1, |n| n.get()) <= 4;
+    let swap = swap_option(&dir, "");
+    for switch in [None, Some("--no-halt-poll")] {
+        let options = ["--memory", "24M", "--swap", &swap].into_iter().chain(switch).collect::<Vec<_>>();
+        let r = run(&dir, &options, None, &program, &["64", "3000"]);
+        assert_eq!(r.output.status.code(), Some(0), "{:?}", r.output);
+        println!("driver {:?}, may ask: {may}; {switch:?}: began {} times", driver.trim(), r.stat("halt_poll_begun"));
+        if !may || driver.trim() != "haltpoll" || switch.is_some() {
+            assert_eq!(r.stat("halt_poll_begun"), 0, "{}", r.stats);
+        } else if halts && std::env::var_os("CI").is_some() {
+            assert!(r.stat("halt_poll_begun") > 0, "{}", r.stats);
+        }
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 #[test]
 fn full_swap_is_one_sentence() {
     if !able() {
