@@ -9,11 +9,10 @@
 //!
 //! This takes root. It is done only where halting is what idle CPUs do, and where they are few, because they all poll.
 
-use crate::sys::{self, Errno, Fd};
+use crate::sys::{self, Fd};
 
 const DEVICE: &[u8] = b"/dev/cpu_dma_latency\0";
-/// The driver of virtual machines. (Others save power, and are woken without leaving a virtual machine.)
-const DRIVER: (&[u8], &[u8]) = (b"/sys/devices/system/cpu/cpuidle/current_driver\0", b"haltpoll\n");
+const DRIVER: &[u8] = b"/sys/devices/system/cpu/cpuidle/current_driver\0";
 const ONLINE: &[u8] = b"/sys/devices/system/cpu/online\0";
 /// The most CPUs of the machine. Guessed: with more, one program's faults are not worth that all others poll.
 const CPUS_MAX: usize = 4;
@@ -29,8 +28,10 @@ pub const SLEEP_NS: u64 = DECIDE_NS;
 /// A handler's wish that no idle CPU halts.
 #[derive(Debug)]
 pub struct HaltPoll {
-    /// Where to ask; empty: not at all.
-    device: &'static [u8],
+    /// It may ask: nothing is known against it.
+    may: bool,
+    /// How to ask.
+    ask: fn() -> Option<Fd>,
     asks: Option<Fd>,
     faults: u32,
     /// Since when they are counted (CLOCK_MONOTONIC, in nanoseconds).
@@ -38,13 +39,9 @@ pub struct HaltPoll {
 }
 
 impl HaltPoll {
-    /// Asks for nothing yet. `wanted`: it may, if this machine is one where it helps.
-    pub fn new(wanted: bool) -> Self {
-        HaltPoll::at(if wanted && is_available() { DEVICE } else { b"" })
-    }
-
-    fn at(device: &'static [u8]) -> Self {
-        HaltPoll { device, asks: None, faults: 0, since: 0 }
+    /// Asks for nothing yet. `may`: the user allows it.
+    pub fn new(may: bool) -> Self {
+        HaltPoll { may, ask, asks: None, faults: 0, since: 0 }
     }
 
     /// Notes that a fault is served.
@@ -60,25 +57,25 @@ impl HaltPoll {
     /// Decides, now and then, whether to ask. Returns whether it has just begun to. `alone`: no other process shares the budget.
     /// (With three processes on two CPUs nothing is gained. They took 16.8 s instead of 15.6.)
     pub fn decide(&mut self, alone: bool, now_ns: impl FnOnce() -> u64) -> bool {
-        if self.device.is_empty() {
+        if !self.may {
             return false;
         }
         let now = now_ns();
         if now < self.since + DECIDE_NS {
             return false;
         }
-        let many = core::mem::take(&mut self.faults) >= FAULTS && alone;
+        let many = core::mem::take(&mut self.faults) >= FAULTS;
         self.since = now;
-        let begins = many && !self.asks();
-        if !many {
+        if !(many && alone) {
             self.asks = None;
-        } else if begins {
-            match ask(self.device) {
-                Ok(fd) => self.asks = Some(fd),
-                Err(_) => self.device = b"", // it may not
-            }
+            return false;
         }
-        begins && self.asks()
+        if self.asks() {
+            return false;
+        }
+        self.asks = (self.ask)();
+        self.may = self.asks();
+        self.may
     }
 
     /// Asks no longer, until it has served many faults again. For a handler that sleeps or gives up rights.
@@ -87,17 +84,16 @@ impl HaltPoll {
     }
 }
 
-fn ask(device: &[u8]) -> Result<Fd, Errno> {
-    let fd = sys::open(device, libc::O_WRONLY | libc::O_CLOEXEC, 0)?;
-    sys::write(fd.raw(), &0i32.to_ne_bytes())?;
-    Ok(fd)
-}
-
-/// Whether this is a machine whose idle CPUs halt, and are few.
-fn is_available() -> bool {
+/// Asks the kernel, on a machine whose idle CPUs halt, and are few.
+fn ask() -> Option<Fd> {
     let (mut driver, mut online) = ([0; 32], [0; 256]);
-    let (path, name) = DRIVER;
-    read(path, &mut driver) == Some(name) && read(ONLINE, &mut online).and_then(count).is_some_and(|n| n <= CPUS_MAX)
+    // other drivers save power, and their CPUs are woken without leaving a virtual machine
+    let halts = read(DRIVER, &mut driver)?.starts_with(b"haltpoll");
+    if !halts || count(read(ONLINE, &mut online)?)? > CPUS_MAX {
+        return None;
+    }
+    let fd = sys::open(DEVICE, libc::O_WRONLY | libc::O_CLOEXEC, 0).ok()?;
+    sys::write(fd.raw(), &0i32.to_ne_bytes()).ok().map(|_| fd)
 }
 
 fn read<'a>(path: &[u8], text: &'a mut [u8]) -> Option<&'a [u8]> {
@@ -133,7 +129,7 @@ mod tests {
     /// It asks while there are many faults, and at no other time.
     #[test]
     fn a_handler_asks_while_it_serves_many_faults() {
-        let mut handler = HaltPoll::at(b"/dev/null\0");
+        let mut handler = HaltPoll { ask: || sys::open(b"/dev/null\0", libc::O_WRONLY, 0).ok(), ..HaltPoll::new(true) };
         let mut now = 1_000_000_000;
         let mut window = |handler: &mut HaltPoll, faults, alone| {
             (0..faults).for_each(|_| handler.note());
@@ -156,8 +152,8 @@ mod tests {
 
     #[test]
     fn who_may_not_does_not_ask_again() {
-        for device in [&b""[..], b"/nothing/here\0"] {
-            let mut handler = HaltPoll::at(device);
+        for may in [false, true] {
+            let mut handler = HaltPoll { ask: || None, ..HaltPoll::new(may) };
             (0..2 * FAULTS).for_each(|_| handler.note());
             assert!(!handler.decide(true, || DECIDE_NS) && !handler.asks());
             assert!(!handler.decide(true, || panic!("the clock is not looked at any more")));
