@@ -139,7 +139,7 @@ fn rows(seen: &Snapshot) -> String {
         row("same CPU", &[pages(n("same_cpu_begun"), "times on the CPU of the thread that faults"), ended]);
     }
     if n("halt_poll_begun") != 0 {
-        row("halt poll", &[pages(n("halt_poll_begun"), "times no idle CPU halted")]);
+        row("halt poll", &[pages(n("halt_poll_begun"), "times asked that no idle CPU halts")]);
     }
     row(
         "page in",
