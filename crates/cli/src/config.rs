@@ -199,8 +199,8 @@ mod tests {
     /// The documentation promised the same options in the file, but two were missing.
     #[test]
     fn every_switch_can_be_set() {
-        let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\nno-halt-poll = true\nno-follow-pointers = true\n\
-                    no-compress = true\n";
+        let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\n\
+                    no-halt-poll = true\nno-follow-pointers = true\nno-compress = true\n";
         let on = Config {
             stats: true,
             best_effort: true,

@@ -88,18 +88,12 @@ impl HaltPoll {
 fn ask() -> Option<Fd> {
     let (mut driver, mut online) = ([0; 32], [0; 256]);
     // other drivers save power, and their CPUs are woken without leaving a virtual machine
-    let halts = read(DRIVER, &mut driver)?.starts_with(b"haltpoll");
-    if !halts || count(read(ONLINE, &mut online)?)? > CPUS_MAX {
+    let halts = sys::read_file(DRIVER, &mut driver).ok()?.starts_with(b"haltpoll");
+    if !halts || count(sys::read_file(ONLINE, &mut online).ok()?)? > CPUS_MAX {
         return None;
     }
     let fd = sys::open(DEVICE, libc::O_WRONLY | libc::O_CLOEXEC, 0).ok()?;
     sys::write(fd.raw(), &0i32.to_ne_bytes()).ok().map(|_| fd)
-}
-
-fn read<'a>(path: &[u8], text: &'a mut [u8]) -> Option<&'a [u8]> {
-    let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
-    let len = sys::read(file.raw(), text).ok()?;
-    Some(&text[..len])
 }
 
 /// How many CPUs a list of the kernel's has, as `0,2-5`.

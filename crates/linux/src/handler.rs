@@ -168,9 +168,9 @@ impl<'a> Handler<'a> {
         let sleeps = !self.polls && self.is_done() && !self.inner.follows();
         if sleeps {
             self.halt_poll.stop();
-        }
-        if sleeps && self.policy.wait(poller, || sys::is_readable(self.messages)) {
-            self.machine.status.counters.same_cpu_starved.add(1);
+            if self.policy.wait(poller, || sys::is_readable(self.messages)) {
+                self.machine.status.counters.same_cpu_starved.add(1);
+            }
         }
         sleeps
     }

@@ -96,11 +96,10 @@ impl overspill_machine::kernel::Mappings for Mappings {
 
 /// How much memory is locked or pinned; `None` if that is unknown.
 pub fn fixed() -> Option<Fixed> {
-    let status = sys::open(b"/proc/thread-self/status\0", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
     let mut text = [0; 4096];
-    let n = sys::read(status.raw(), &mut text).ok()?;
+    let status = sys::read_file(b"/proc/thread-self/status\0", &mut text).ok()?;
     let field = |name: &[u8]| {
-        let line = text[..n].split(|byte| *byte == b'\n').find(|line| line.starts_with(name))?;
+        let line = status.split(|byte| *byte == b'\n').find(|line| line.starts_with(name))?;
         let digits = line.iter().filter(|byte| byte.is_ascii_digit());
         Some(digits.fold(0, |kib: u64, digit| kib * 10 + u64::from(digit - b'0')) << 10)
     };

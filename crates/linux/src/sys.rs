@@ -344,6 +344,19 @@ pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
     unsafe { sys!(libc::SYS_read, fd, buf.as_mut_ptr(), buf.len()) }
 }
 
+/// What one read of a file gives, which is all of a small one of the kernel's. The path ends in a zero byte.
+///
+/// # Errors
+/// As open(2), read(2).
+///
+/// # Panics
+/// As [`open`].
+pub fn read_file<'a>(path: &[u8], buf: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    let file = open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    let len = read(file.raw(), buf)?;
+    Ok(&buf[..len])
+}
+
 /// The processor time that a thread of this process has had, in nanoseconds; `None` if it has ended.
 pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
     const OF_A_THREAD: i32 = 6; // its own clock, as the scheduler counts (clock_getcpuclockid(3) makes the like for a process)
@@ -441,9 +454,8 @@ pub fn thread_count_without_workers() -> Result<u32, Errno> {
             at += len;
             let Some(tid) = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) else { continue };
             let mut comm = [0; 16];
-            let comm_file = open(&task_path(tid, format_args!("comm")), libc::O_RDONLY | libc::O_CLOEXEC, 0);
-            count += u32::from(match comm_file.and_then(|file| read(file.raw(), &mut comm)) {
-                Ok(_) => !comm.starts_with(b"iou-"),
+            count += u32::from(match read_file(&task_path(tid, format_args!("comm")), &mut comm) {
+                Ok(comm) => !comm.starts_with(b"iou-"),
                 Err(e) => !matches!(e, libc::ENOENT | libc::ESRCH), // it has ended since it was listed
             });
         }
@@ -666,12 +678,11 @@ pub fn wants_cpu(tid: u32) -> bool {
 
 /// Reads a field of a thread's stat by `read_field`. Fields are numbered as in proc_pid_stat(5), from the third on.
 fn stat_field<T>(tid: u32, field: usize, read_field: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
-    let stat = open(&task_path(tid, format_args!("stat")), libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
     let mut text = [0; 1024];
-    let len = read(stat.raw(), &mut text).ok()?;
+    let stat = read_file(&task_path(tid, format_args!("stat")), &mut text).ok()?;
     // the second field, the name, may have any characters, but ends with the last parenthesis
-    let name_ends = text[..len].iter().rposition(|byte| *byte == b')')?;
-    read_field(text[name_ends..len].split(|byte| *byte == b' ').nth(field - 2)?)
+    let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
+    read_field(stat[name_ends..].split(|byte| *byte == b' ').nth(field - 2)?)
 }
 
 /// A bit set of one CPU. => `cpu` is below 1024
