@@ -183,9 +183,6 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
     Ok(rows.collect())
 }
 
-/// The most reading threads of a pager.
-const READERS_MAX: usize = 16;
-
 /// A job of [`replay_live`].
 pub struct LiveJob {
     pub policy: Spec,
@@ -211,9 +208,9 @@ pub fn replay_live(
     }))
 }
 
-/// How many pages of a live memory the pager's buffers take, as under `overspill run` on this machine.
+/// How many pages of a live memory the pager's buffers take, as under `overspill run` while one thread faults.
 pub fn charged_pages(memory: u32) -> u32 {
-    setup::charged_pages(memory, processors().min(READERS_MAX), true)
+    setup::buffers_usual(memory)
 }
 
 /// `--see faults` and `--see references`: on the live core.

@@ -13,7 +13,7 @@ use crate::same_cpu::Candidate;
 use crate::spinner::{SPIN_NS, Spinner};
 use crate::sys::{self, Errno};
 use crate::wake_policy::WakePolicy;
-use overspill_machine::kernel::{Io as _, Uffd as _};
+use overspill_machine::kernel::{Io as _, Kernel as _, Uffd as _};
 
 const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
 const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
@@ -168,6 +168,7 @@ impl<'a> Handler<'a> {
         let sleeps = !self.polls && self.is_done() && !self.inner.follows();
         if sleeps {
             self.halt_poll.stop();
+            self.inner.reader.give_back(self.machine, true);
             if self.policy.wait(poller, || sys::is_readable(self.messages)) {
                 self.machine.status.counters.same_cpu_starved.add(1);
             }
@@ -201,8 +202,9 @@ impl<'a> Handler<'a> {
                 spun => self.spinner.note(spun),
             };
         if !found {
-            let sleep = if self.halt_poll.asks() { halt_poll::SLEEP_NS } else { 1_000_000_000 };
-            let patience = self.inner.patience().unwrap_or(sleep);
+            let halt_poll = if self.halt_poll.asks() { halt_poll::SLEEP_NS } else { 1_000_000_000 };
+            let buffers = if self.inner.reader.has_buffers() { Linux::UNUSED_NS } else { 1_000_000_000 };
+            let patience = self.inner.patience().unwrap_or(halt_poll.min(buffers));
             self.inner.reader.io.wait(Some(patience));
         }
     }

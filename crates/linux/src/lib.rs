@@ -92,7 +92,7 @@ pub mod reader {
 
 /// Compressed memory, on Linux.
 pub mod compressed {
-    pub use overspill_machine::compressed::{Holding, WRITE_BACKS, write_back_pages};
+    pub use overspill_machine::compressed::Holding;
 
     /// [`overspill_machine::compressed::Compressed`].
     pub type Compressed = overspill_machine::compressed::Compressed<crate::kernel::Linux>;

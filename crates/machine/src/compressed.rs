@@ -44,8 +44,6 @@ use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use overspill_vm::{Compressibility, Vm};
 use std::sync::Arc;
 
-/// Writes that take pages to the next device, at a time.
-pub const WRITE_BACKS: usize = 2;
 /// While the size is nothing, one page in so many is packed to see how pages compress. Of the first of each written cluster.
 const SAMPLED: u32 = 4;
 /// Threads that can unpack at the same time with an algorithm that needs memory for it.
@@ -100,7 +98,7 @@ pub struct Compressed<K: Kernel> {
     packer: Mutex<Packer, K::Word>,
     /// Empty for LZ4, which needs no memory to unpack.
     unpackers: Box<[Mutex<Unpacker, K::Word>]>,
-    /// Pages of the buffers for writes to the next device, and of the packer and unpackers. Charged while it has a size, or pages.
+    /// Pages of the packer and unpackers. Charged while it has a size, or pages.
     pub buffer_pages: u32,
     /// (A) They are charged. Under the lock on the core.
     buffers_charged: AtomicBool,
@@ -194,7 +192,7 @@ impl<K: Kernel> Compressed<K> {
             written_back: AtomicU64::new(0),
             packer: Mutex::ranked(Rank::Packer, packer),
             unpackers,
-            buffer_pages: (WRITE_BACKS * write_back_pages(memory_pages) + working_bytes.div_ceil(PAGE_SIZE)) as u32,
+            buffer_pages: working_bytes.div_ceil(PAGE_SIZE) as u32,
             buffers_charged: AtomicBool::new(false),
             passed: AtomicU32::new(0),
         }))
@@ -404,11 +402,6 @@ impl<K: Kernel> Compressed<K> {
         self.written_back.fetch_add(pages, Relaxed);
         vm.counters().pool_written_back.add(pages);
     }
-}
-
-/// Pages of a write to the next device, for a budget of `memory_pages` pages.
-pub fn write_back_pages(memory_pages: u32) -> usize {
-    (memory_pages as usize / 128).clamp(8, 64)
 }
 
 const _: () = assert!(PACKED_BYTES_MAX < PAGE_SIZE, "a page is worth storing");

@@ -20,10 +20,11 @@ mod evict;
 mod launder;
 mod out_of_memory;
 
+use crate::buffers::Buffers;
 use crate::compressed::Compressed;
 use crate::errno::Errno;
 use crate::growth::GiveBack;
-use crate::kernel::{Advice, Content as _, Host as _, Io as _, IoVec, Kernel, Mappings as _};
+use crate::kernel::{Content as _, Host as _, Io as _, IoVec, Kernel, Mappings as _};
 use crate::machine::{Delivery, Machine};
 use crate::park::ParkPlace;
 use crate::reader::TOKEN_OTHER;
@@ -33,7 +34,7 @@ use crate::write_back::WriteBack;
 pub use evict::take;
 use launder::{Dirty, WRITES_MAX, Write};
 pub use launder::{buffer_pages, writes};
-use overspill_vm::types::{ObjectId, PAGE_SHIFT, PageId};
+use overspill_vm::types::{ObjectId, PageId};
 use overspill_vm::{Laundry, Resident};
 
 /// Pages per step.
@@ -101,9 +102,8 @@ pub struct Daemon<K: Kernel, S = ()> {
     /// The first of them, which may be to swap. Those to files need no buffers, and may be any.
     swap_writes: usize,
     write_pages: usize,
-    /// In this order: the buffers of each write, if writes are encrypted; one scratch page; the pages that are copied out.
-    buffers: usize,
-    buffers_len: usize,
+    /// One for each write, if writes are encrypted. The last is not charged: a scratch page, and the pages that are copied out.
+    buffers: Buffers<K>,
     in_flight: usize,
     write_back: WriteBack<K>,
     stuck_since: u64,
@@ -159,9 +159,8 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
     /// As [`Kernel::io`]; ENOMEM.
     pub fn sharing(machine: &Machine<K>, engine: K::Engine, sharing: S) -> Result<Self, Errno> {
         let (count, write_pages) = machine.config.writes;
-        let buffers_len = (buffer_pages(machine.config.writes, machine.content.is_sealed()) + 1 + COPY_PAGES) << PAGE_SHIFT;
-        let buffers = K::map_anonymous(buffers_len)? as usize;
-        let _ = K::advise(buffers, buffers_len, Advice::WipeOnFork); // a fork's child makes its own
+        let sealed = if machine.content.is_sealed() { count } else { 0 };
+        let buffers = Buffers::new(core::iter::repeat_n(write_pages, sealed).chain([1 + COPY_PAGES]))?;
         Ok(Daemon {
             io: K::io(engine, 32)?,
             batch: Vec::with_capacity(BATCH),
@@ -179,7 +178,6 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             swap_writes: count,
             write_pages,
             buffers,
-            buffers_len,
             in_flight: 0,
             write_back: WriteBack::new(machine, TOKEN_OTHER + WRITES_MAX as u64)?,
             stuck_since: 0,
@@ -245,8 +243,8 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         self.settle(machine);
     }
 
-    /// Rarely needed work: refreshes counters that cost a walk, drops second copies that are fewer than a batch, gives space back
-    /// to the file system. Returns how long to sleep if there is more of it, in nanoseconds.
+    /// Rarely needed work: refreshes counters that cost a walk, drops second copies that are fewer than a batch, gives back buffers,
+    /// and space to the file system. Returns how long to sleep if there is more of it, in nanoseconds.
     fn before_sleep(&mut self, machine: &Machine<K>) -> Option<u64> {
         machine.catch_up();
         {
@@ -255,7 +253,16 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             core.vm.devices_mut().retry(true);
         }
         machine.drop_places(&machine.map.read(), true);
-        self.give_back.step(machine)
+        self.give_back_buffers(machine);
+        let later = (self.buffers.any() || self.write_back.has_buffers()).then_some(K::UNUSED_NS);
+        self.give_back.step(machine).into_iter().chain(later).min()
+    }
+
+    /// Gives back the buffers of writes that were not used for a while.
+    fn give_back_buffers(&mut self, machine: &Machine<K>) {
+        let busy = self.writes[..self.swap_writes].iter().enumerate().fold(0, |bits, (i, w)| bits | u64::from(w.busy) << i);
+        self.buffers.give_back_unused(machine, busy);
+        self.write_back.give_back_buffers(machine);
     }
 
     /// Waits for every write in flight.
@@ -278,6 +285,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         self.reap(machine);
         machine.step_on();
         self.sharing.step(machine);
+        self.give_back_buffers(machine);
         {
             let map = machine.map.read();
             machine.drop_places(&map, true);
@@ -407,14 +415,12 @@ impl<K: Kernel> Machine<K> {
 
 impl<K: Kernel, S> Drop for Daemon<K, S> {
     fn drop(&mut self) {
-        // the kernel may still read the buffers
+        // the kernel may still read the buffers, which are unmapped after this
         while self.in_flight > 0 {
             self.io.wait(None);
             while let Some(done) = self.io.completion() {
                 self.in_flight -= usize::from(done.token >= TOKEN_OTHER);
             }
         }
-        // SAFETY: the mapping that `new` made; no write from it is in flight.
-        unsafe { K::unmap(self.buffers as *mut u8, self.buffers_len) };
     }
 }

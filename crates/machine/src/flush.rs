@@ -90,7 +90,7 @@ impl<K: Kernel> Flusher<K> {
         flushed: &mut Flushed,
         mut wait: impl FnMut(u32),
     ) {
-        machine.core.lock().vm.charge(K::FLUSH_PAGES as u32);
+        machine.core.lock().charge_buffers(K::FLUSH_PAGES as u32);
         let mut at = pages.start;
         while at < pages.end {
             let seen = machine.arrivals.count();
@@ -102,7 +102,7 @@ impl<K: Kernel> Flusher<K> {
                 wait(seen);
             }
         }
-        machine.core.lock().vm.uncharge(K::FLUSH_PAGES as u32);
+        machine.core.lock().uncharge_buffers(K::FLUSH_PAGES as u32);
     }
 
     /// Copies the batch, and keeps what differs from the file. Returns the first page that could not be copied, because the page

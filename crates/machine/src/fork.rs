@@ -229,7 +229,7 @@ impl<K: Kernel> Frozen<'_, K> {
             map.pending = self.map.pending.clone();
             map.origins.clone_from(&self.map.origins);
             core.park = self.core.park.clone();
-            core.swapoff_charge = self.core.swapoff_charge;
+            core.buffers = self.core.buffers;
         }
         copy.map.copy_words(&from.map);
         copy.core.copy_words(&from.core);
@@ -267,8 +267,8 @@ impl<K: Kernel> Frozen<'_, K> {
         machine.arrivals.forked();
         machine.shortage.end();
         machine.failed_devices.forked();
-        let swapoff_charge = core::mem::take(&mut self.core.swapoff_charge);
-        self.core.vm.uncharge(swapoff_charge);
+        let buffers = self.core.buffers;
+        self.core.uncharge_buffers(buffers);
         self.core.vm.count_afresh();
         self.core.load.forked();
         self.map.discards = Discards::new();

@@ -126,6 +126,7 @@ impl<K: Kernel> Handler<K> {
             machine.follow_own_discards();
         }
         self.follows = self.reader.follow_pointers(machine);
+        self.reader.give_back(machine, false);
     }
 
     fn serve(&mut self, machine: &Machine<K>, addr: usize, tid: u32) -> Served {

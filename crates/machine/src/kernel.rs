@@ -175,6 +175,9 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// How many pages are given up, renamed or adopted before the locks are given up for a moment. (A page takes 0.05 to 0.2 us.)
     const STEP_PAGES: u64 = 128;
 
+    /// A buffer that was not used for as long as this is given back, in nanoseconds. (To use it again takes 0.5 us for each page.)
+    const UNUSED_NS: u64 = 20_000_000;
+
     /// How many pages a flush copies at a time.
     const FLUSH_PAGES: usize = 64;
 

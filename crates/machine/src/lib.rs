@@ -7,6 +7,7 @@
 //! Code that a fault or the page daemon can reach does not allocate, log or format.
 
 pub mod advice;
+mod buffers;
 pub mod completion;
 pub mod compressed;
 pub mod daemon;

@@ -51,7 +51,7 @@ use overspill_vm::Vm;
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::policy::Spec;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{DeviceId, FrameId, ObjectId, PAGE_SIZE, PageId};
+use overspill_vm::types::{DeviceId, FrameId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use remap_gate::RemapGate;
 use shortage::Shortage;
 use shutdown::Shutdown;
@@ -67,11 +67,29 @@ pub struct Core {
     pub park: Park,
     /// Decides whose hard faults have to wait.
     pub load: LoadControl,
-    /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
-    pub(crate) swapoff_charge: u32,
+    /// Pages of the pager's own buffers that are charged to the budget. A forked child has none of them.
+    pub(crate) buffers: u32,
 }
 
 impl Core {
+    /// Charges pages of the pager's own buffers, which a forked child does not have.
+    pub fn charge_buffers(&mut self, pages: u32) {
+        self.vm.charge(pages);
+        self.buffers += pages;
+        self.show_buffers();
+    }
+
+    /// The inverse of [`Core::charge_buffers`].
+    pub fn uncharge_buffers(&mut self, pages: u32) {
+        self.vm.uncharge(pages);
+        self.buffers -= pages;
+        self.show_buffers();
+    }
+
+    fn show_buffers(&self) {
+        self.vm.counters().buffer_bytes.set((self.buffers as u64) << PAGE_SHIFT);
+    }
+
     /// Makes the frame's parked original a second copy (its page is mapped again, or was given up). It is charged until it is
     /// dropped, by [`Machine::drop_places`] or at the end of the write that holds it.
     pub fn orphan(&mut self, frame: FrameId) {
@@ -183,7 +201,7 @@ impl<K: Kernel> Machine<K> {
         let parking_area = Parking::new(places, &parts.parking)?;
         let zeroes = Zeroes::new()?;
         let load = LoadControl::new(parts.config.load_control);
-        let core = Core { vm: parts.vm, park: Park::new(places, frames), load, swapoff_charge: 0 };
+        let core = Core { vm: parts.vm, park: Park::new(places, frames), load, buffers: 0 };
         let has_pool = AtomicBool::new(parts.pool.is_some());
         let space = Space {
             ranges: RangeMap::new(parts.ranges_max),

@@ -3,6 +3,7 @@
 //! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, checks each page against its tag, and copies it
 //! into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
+use crate::buffers::Buffers;
 use crate::completion;
 use crate::errno::{self, Errno};
 use crate::kernel::{Content as _, Done, Host as _, Io as _, Kernel, Mistake, Uffd as _};
@@ -52,8 +53,8 @@ struct InFlight {
 pub struct Reader<K: Kernel> {
     /// Its I/O.
     pub io: K::Io,
-    buffers: *mut u8,
-    buffers_len: usize,
+    /// [`SINGLES`] of a page, and the rest of a cluster each.
+    buffers: Buffers<K>,
     cluster_pages: usize,
     flights: [Option<InFlight>; FLIGHTS_MAX],
     /// A bit for each buffer that is taken, by the read of that number or one before it.
@@ -382,23 +383,18 @@ impl<K: Kernel> Reader<K> {
     /// # Panics
     /// If it is not a deep one.
     pub fn deepen(&mut self) {
-        assert_eq!(self.buffers_len, pages_of(FILE_CLUSTERS, self.cluster_pages) << PAGE_SHIFT);
+        assert_eq!(self.buffers.len(), SINGLES + FILE_CLUSTERS);
         self.clusters = FILE_CLUSTERS;
     }
 
     /// `clusters`: how many of its cluster buffers are used at first. `most`: how many it may use later.
     fn with_clusters(engine: K::Engine, cluster_pages: usize, clusters: usize, most: usize) -> Result<Self, Errno> {
-        let buffers_len = pages_of(most, cluster_pages) << PAGE_SHIFT;
-        let buffers = K::map_anonymous(buffers_len)?;
-        // Present from the start: another thread would have to serve a fault here.
-        // SAFETY: our own fresh mapping.
-        unsafe { buffers.write_bytes(0, pages_of(clusters, cluster_pages) << PAGE_SHIFT) };
+        let buffers = Buffers::new((0..SINGLES + most).map(|i| if i < SINGLES { 1 } else { cluster_pages }))?;
         let flights = [None; FLIGHTS_MAX];
         let io = K::io(engine, 64)?;
         Ok(Reader {
             io,
             buffers,
-            buffers_len,
             cluster_pages,
             flights,
             taken: 0,
@@ -407,12 +403,6 @@ impl<K: Kernel> Reader<K> {
             pointed: Pointed::default(),
             refused: Vec::with_capacity(FLIGHTS_MAX),
         })
-    }
-
-    fn buffer(&self, flight: usize) -> *mut u8 {
-        let page = if flight < SINGLES { flight } else { SINGLES + (flight - SINGLES) * self.cluster_pages };
-        // SAFETY: within the mapping of `buffer_pages` pages.
-        unsafe { self.buffers.add(page << PAGE_SHIFT) }
     }
 
     /// Reads in flight.
@@ -458,9 +448,10 @@ impl<K: Kernel> Reader<K> {
         for done in others.iter().flatten() {
             self.io.put_back(*done);
         }
+        self.hold(machine, flight, op.count);
         if op.location.is_memory {
             let since = K::now_ns();
-            let buffer = self.buffer(flight);
+            let buffer = self.buffers.at(flight);
             // SAFETY: a free flight's buffer, which nobody else hands out; it has room for the cluster.
             let after = unsafe {
                 machine.load(op.location, op.count, op.wanted, buffer);
@@ -469,7 +460,7 @@ impl<K: Kernel> Reader<K> {
             return self.note_refused(machine, after).or_else(|| self.more(machine, op));
         }
         if op.count == 1 && read.home.is_none() {
-            let buffer = self.buffer(flight);
+            let buffer = self.buffers.at(flight);
             // SAFETY: as above.
             if unsafe { load_common(machine, op, buffer) } {
                 let (mut stored, mut right) = ([Tag::UNKNOWN; CLUSTER_PAGES_MAX], [false; CLUSTER_PAGES_MAX]);
@@ -510,6 +501,39 @@ impl<K: Kernel> Reader<K> {
         ((1 << n) - 1) << flight
     }
 
+    /// The buffers of a read that begins in `flight`, and how many pages of each it takes.
+    fn parts_of(&self, flight: usize, pages: u32) -> impl Iterator<Item = (usize, u32)> + use<K> {
+        let each = self.cluster_pages as u32;
+        (0..pages.div_ceil(each)).map(move |i| (flight + i as usize, (pages - i * each).min(each)))
+    }
+
+    /// Whether the buffers of a read are charged.
+    fn holds(&self, flight: usize, pages: u32) -> bool {
+        self.parts_of(flight, pages).all(|(i, pages)| self.buffers.holds(i, pages))
+    }
+
+    /// Charges the buffers of a read, if they are not charged. => no lock is held
+    fn hold(&mut self, machine: &Machine<K>, flight: usize, pages: u32) {
+        if !self.holds(flight, pages) {
+            let mut core = machine.core.lock();
+            self.parts_of(flight, pages).for_each(|(i, pages)| self.buffers.hold(&mut core, i, pages));
+        }
+        self.buffers.note_used(self.buffers_of(flight, pages));
+    }
+
+    /// Whether it has buffers in memory.
+    pub fn has_buffers(&self) -> bool {
+        self.buffers.any()
+    }
+
+    /// Gives back buffers that were not used for a while, or all that no read uses. => no lock is held
+    pub fn give_back(&mut self, machine: &Machine<K>, all: bool) {
+        match all {
+            true => self.buffers.give_back(machine, self.taken),
+            false => self.buffers.give_back_unused(machine, self.taken),
+        }
+    }
+
     fn free_buffer(&self, pages: u32) -> Option<usize> {
         let (first, end) = (SINGLES, SINGLES + self.clusters);
         let is_free = |i: &usize| self.buffers_of(*i, pages) & self.taken == 0;
@@ -525,9 +549,10 @@ impl<K: Kernel> Reader<K> {
 
     fn issue(&mut self, machine: &Machine<K>, flight: usize, read: Read) {
         let (offset, len) = (read.op.location.offset, (read.op.count as usize) << PAGE_SHIFT);
-        let buffer = self.buffer(flight);
+        let buffer = self.buffers.at(flight);
         self.flights[flight] = Some(InFlight { read, buffer, since: K::now_ns() });
         self.taken |= self.buffers_of(flight, read.op.count);
+        self.buffers.note_used(self.taken);
         self.in_flight += 1;
         let fd = machine.inject.read(read.fd, offset, len);
         // SAFETY: the buffer belongs to this flight until its completion.
@@ -554,6 +579,7 @@ impl<K: Kernel> Reader<K> {
                 Followed::NoMemory => break,
                 Followed::Read(op) => {
                     let free = self.free_buffer(1).expect("fewer reads than buffers for one page");
+                    self.buffers.hold(&mut core, free, 1);
                     self.issue(machine, free, map.read_of(op));
                     issued = true;
                 }
@@ -581,8 +607,8 @@ impl<K: Kernel> Reader<K> {
         self.in_flight -= 1;
         let mut issued = None;
         let issue = |next: Read| match self.free_buffer(next.op.count) {
-            // with plain I/O the read would happen here, under locks
-            Some(free) if self.io.is_asynchronous() && !next.op.location.is_memory => {
+            // with plain I/O the read would happen here, under locks, which a buffer that is not charged yet would take, too
+            Some(free) if self.io.is_asynchronous() && !next.op.location.is_memory && self.holds(free, next.op.count) => {
                 self.issue(machine, free, next);
                 self.io.submit();
                 issued = Some(next.op);
@@ -625,8 +651,6 @@ impl<K: Kernel> Drop for Reader<K> {
                 }
             }
         }
-        // SAFETY: the mapping that `new` made; no read into it is in flight, and only this reader hands its buffers out.
-        unsafe { K::unmap(self.buffers, self.buffers_len) };
     }
 }
 

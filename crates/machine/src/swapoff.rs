@@ -272,8 +272,7 @@ impl<K: Kernel> Worker<K> {
         let mut core = machine.core.lock();
         let late = self.ready == 0 && K::now_ns() - self.start > BUFFERS_NS;
         if self.ready < self.flights_max && (core.vm.available() >= pages || late) {
-            core.vm.charge(pages);
-            core.swapoff_charge += pages;
+            core.charge_buffers(pages);
             self.ready += 1;
         } else if self.ready == 0 {
             drop(core);
@@ -401,9 +400,7 @@ impl<K: Kernel> Worker<K> {
         // SAFETY: the worker's own mapping; no I/O is in flight.
         unsafe { K::unmap(self.buffers, (pages as usize) << PAGE_SHIFT) };
         let charged = (self.run_pages + TABLE_PAGES) * self.ready as u32;
-        let mut core = machine.core.lock();
-        core.vm.uncharge(charged);
-        core.swapoff_charge -= charged;
+        machine.core.lock().uncharge_buffers(charged);
     }
 
     fn buffer(&self, flight: usize, page: u32) -> *mut u8 {

@@ -7,22 +7,22 @@
 //!                         then the new slot is the page's place (core, write_back.rs)
 //! ```
 //!
-//! The page daemon does it: [`WriteBack::issue`] before each of its steps, [`WriteBack::written`] for each completion. The buffers
-//! are charged to the budget as long as there is a compressed device. No lock is held during I/O, and no page is busy. A page that
-//! is touched meanwhile comes in from the pool, and its write was for nothing.
+//! The page daemon does it: [`WriteBack::issue`] before each of its steps, [`WriteBack::written`] for each completion. No lock is
+//! held during I/O, and no page is busy. A page that is touched meanwhile comes in from the pool, and its write was for nothing.
 
-use crate::compressed::{WRITE_BACKS, write_back_pages};
+use crate::buffers::Buffers;
 use crate::errno::{self, Errno};
 use crate::growth;
-use crate::kernel::{Advice, Content as _, Done, Io as _, IoVec, Kernel, Mistake};
+use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mistake};
 use crate::machine::Machine;
 use crate::reader;
-use core::marker::PhantomData;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::PageOut;
 use overspill_vm::pager::IoResult;
-use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
+use overspill_vm::types::{PAGE_SHIFT, PageId, Slot, Tag};
 
+/// Writes that take pages to the next device, at a time.
+const WRITE_BACKS: usize = 2;
 /// The most pages of a write.
 const PAGES_MAX: usize = 64;
 
@@ -48,10 +48,9 @@ pub struct WriteBack<K: Kernel> {
     flights: Vec<Flight>,
     found: Vec<(PageId, u32)>,
     pages: usize,
-    /// A cluster for each flight, and one page to seal from.
-    buffers: usize,
+    /// A cluster for each flight. The last is not charged: one page to seal from.
+    buffers: Buffers<K>,
     tokens: u64,
-    kernel: PhantomData<K>,
 }
 
 impl<K: Kernel> WriteBack<K> {
@@ -60,10 +59,8 @@ impl<K: Kernel> WriteBack<K> {
     /// # Errors
     /// ENOMEM.
     pub fn new(machine: &Machine<K>, tokens: u64) -> Result<Self, Errno> {
-        let pages = write_back_pages(machine.core.lock().vm.limit()).min(PAGES_MAX);
-        let len = buffers_len(pages);
-        let buffers = K::map_anonymous(len)? as usize;
-        let _ = K::advise(buffers, len, Advice::WipeOnFork); // a fork's child makes its own
+        let budget = machine.core.lock().vm.limit() as usize;
+        let pages = (budget / 128).clamp(8, PAGES_MAX);
         let none = Moving { page: PageId::from_raw(0), from: Slot(0), old: Tag::UNKNOWN, new: Tag::UNKNOWN };
         let iov = IoVec { base: 0, len: 0 };
         let flight = || Flight { pages: [none; PAGES_MAX], count: 0, run: None, since: 0, iov, busy: false };
@@ -71,10 +68,20 @@ impl<K: Kernel> WriteBack<K> {
             flights: (0..WRITE_BACKS).map(|_| flight()).collect(),
             found: Vec::with_capacity(PAGES_MAX),
             pages,
-            buffers,
+            buffers: Buffers::new([pages; WRITE_BACKS].into_iter().chain([1]))?,
             tokens,
-            kernel: PhantomData,
         })
+    }
+
+    /// Whether it has buffers in memory.
+    pub fn has_buffers(&self) -> bool {
+        self.buffers.any()
+    }
+
+    /// Gives back buffers that were not used for a while.
+    pub fn give_back_buffers(&mut self, machine: &Machine<K>) {
+        let busy = self.flights.iter().enumerate().fold(0, |bits, (i, flight)| bits | u64::from(flight.busy) << i);
+        self.buffers.give_back_unused(machine, busy);
     }
 
     /// Whether a completion with this token is for [`WriteBack::written`].
@@ -101,7 +108,7 @@ impl<K: Kernel> WriteBack<K> {
             self.drop_copies(machine);
             return false;
         };
-        let buffer = self.buffers + ((free * self.pages) << PAGE_SHIFT);
+        let (buffer, scratch) = (self.buffers.at(free) as usize, self.buffers.at(WRITE_BACKS));
         let flight = &mut self.flights[free];
         flight.count = 0;
         let map = machine.map.read();
@@ -118,18 +125,15 @@ impl<K: Kernel> WriteBack<K> {
                 }
             }
             let base = core.vm.devices().slot(pool.device(), 0);
+            self.buffers.hold(&mut core, free, flight.count as u32);
+            self.buffers.note_used(1 << free);
             drop(core);
             let mut good = 0;
             for i in 0..flight.count {
                 let moving = flight.pages[i];
-                // SAFETY: the first page is within this flight's buffer, which is not in flight. The second is the page after all
-                // buffers, which nothing else uses.
-                let (page, scratch) = unsafe {
-                    (
-                        &mut *((buffer + (good << PAGE_SHIFT)) as *mut PageBytes),
-                        &mut *((self.buffers + buffers_len(self.pages) - PAGE_SIZE) as *mut PageBytes),
-                    )
-                };
+                // SAFETY: the first page is within this flight's buffer, which is not in flight. Nothing else uses the second.
+                let (page, scratch) =
+                    unsafe { (&mut *((buffer + (good << PAGE_SHIFT)) as *mut PageBytes), &mut *(scratch as *mut PageBytes)) };
                 pool.load(moving.from.0 - base.0, scratch);
                 if checksum::of(moving.page, scratch) != moving.old {
                     continue; // it has changed, or it is damaged; the next touch will find that
@@ -201,16 +205,5 @@ impl<K: Kernel> WriteBack<K> {
         }
         drop(core);
         flight.busy = false;
-    }
-}
-
-fn buffers_len(pages: usize) -> usize {
-    (WRITE_BACKS * pages + 1) << PAGE_SHIFT
-}
-
-impl<K: Kernel> Drop for WriteBack<K> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; the daemon, whose field this is, has waited for the writes from it.
-        unsafe { K::unmap(self.buffers as *mut u8, buffers_len(self.pages)) };
     }
 }

@@ -210,11 +210,6 @@ impl Builder {
             follow_pointers: self.follow_pointers,
             pages_max,
             objects_max: self.regions_max,
-            readers: match (self.manual_daemon, delivery) {
-                (true, _) => 0,
-                (false, Delivery::InThread) => 2, // the buffers, and the reader thread's own
-                (false, Delivery::Threads) => cpus.len() + 1,
-            },
             ahead_pages_max: self.ahead_pages_max,
             decisions_max: self.decisions_max,
         };
@@ -227,9 +222,9 @@ impl Builder {
         })?;
         machine.content.keep_from_children();
         if !self.manual_daemon && delivery == Delivery::InThread {
-            let (mut core, pages) = (machine.core.lock(), reader::deep_pages(cluster_pages) as u32);
-            core.vm.charge(pages);
-            core.vm.set_under_way_max(pages, 0);
+            let mut core = machine.core.lock();
+            core.charge_buffers(reader::buffer_pages(cluster_pages) as u32); // those of threads that serve themselves
+            core.vm.set_under_way_max(reader::deep_pages(cluster_pages) as u32, 0);
             core.vm.set_drops();
         }
         let quit = reads::event().map_err(|e| Error::Resources(os(e)))?;

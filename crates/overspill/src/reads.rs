@@ -9,12 +9,13 @@
 
 use overspill_linux::area;
 use overspill_linux::io::{Engine, Io};
+use overspill_linux::kernel::Linux;
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Delivery, Machine, Read};
 use overspill_linux::reader::{self, CLUSTERS, Reader, SINGLES, TOKEN_OTHER};
 use overspill_linux::spinner::{SPIN_NS, Spinner};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
-use overspill_machine::kernel::Io as _;
+use overspill_machine::kernel::{Io as _, Kernel as _};
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
@@ -298,10 +299,12 @@ pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usiz
         if any {
             continue;
         }
+        reader.give_back(machine, false);
+        let sleep = if reader.has_buffers() { Linux::UNUSED_NS } else { 1_000_000_000 };
         queue.asleep.store(true, SeqCst);
         // This sees all reads that were pushed before. A thread that pushes later finds `asleep` set, and wakes this thread.
         if queue.ring.lock().count == 0 {
-            reader.io.wait(Some(1_000_000_000));
+            reader.io.wait(Some(sleep));
         }
         queue.asleep.store(false, SeqCst);
     }

@@ -36,14 +36,13 @@ impl Shared {
         self.buffers.as_ref().expect("in-thread delivery has buffers")
     }
 
-    /// A file is open. From the first one on the reader thread reads further ahead, and its buffers for that are charged.
+    /// A file is open. From the first one on the reader thread reads further ahead.
     pub fn note_file(&self) {
         if self.manual.is_some() || self.machine.config.delivery != Delivery::InThread || !self.queue.note_files() {
             return;
         }
-        let [before, now] = [reader::deep_pages, reader::file_pages].map(|pages| pages(self.cluster_pages) as u32);
+        let now = reader::file_pages(self.cluster_pages) as u32;
         let mut core = self.machine.core.lock();
-        core.vm.charge(now - before);
         // long reads only if as many frames can be kept free as are then under way: in the least budget they pushed others out
         let long = if now <= core.vm.limit() / 32 { reader::long_pages(self.cluster_pages) as u32 } else { 0 };
         core.vm.set_under_way_max(now, long);

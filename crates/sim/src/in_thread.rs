@@ -61,6 +61,7 @@ impl Queue {
             if any || reader.follow_pointers(machine) {
                 continue;
             }
+            reader.give_back(machine, false);
             if machine.shutdown.has_begun() && reader.in_flight() == 0 {
                 return;
             }

@@ -113,6 +113,7 @@ impl Kernel for Sim {
     const STEP_PAGES: u64 = 4;
     /// So few that most flushes take several batches.
     const FLUSH_PAGES: usize = 6;
+    const UNUSED_NS: u64 = 1_000_000;
 
     fn now_ns() -> u64 {
         sched::now() + 1

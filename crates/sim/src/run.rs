@@ -23,6 +23,7 @@ use overspill_swap::SwapPager;
 use overspill_vm::pager::Pager as _;
 use overspill_vm::policy::Spec;
 use overspill_vm::status::Status;
+use overspill_vm::types::PAGE_SHIFT;
 use overspill_vm::{Config, Vm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
@@ -123,7 +124,6 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
         assert_eq!(scenario.threads, 0, "events are not reported");
         let pages = reader::file_pages(CLUSTER_PAGES) as u32;
         parts.config.delivery = Delivery::InThread;
-        parts.vm.charge(pages);
         parts.vm.set_under_way_max(pages, reader::long_pages(CLUSTER_PAGES) as u32);
         parts.vm.set_drops();
     }
@@ -148,9 +148,9 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
         assert_eq!(pool.holding().pool.stored_pages, 0, "compressed memory keeps pages that were given up");
         pool.charged_pages()
     });
-    let ahead = if scenario.in_thread { reader::file_pages(CLUSTER_PAGES) as u64 } else { 0 };
-    assert_eq!(core.vm.charge_total(), pool + ahead, "charged in the end, and for compressed memory and the reader's buffers");
     let counters = core.vm.counters();
+    let buffers = counters.buffer_bytes.get() >> PAGE_SHIFT;
+    assert_eq!(core.vm.charge_total(), pool + buffers, "charged in the end, and for compressed memory and buffers");
     let lost = counters.read_errors.get();
     assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
     let is_plain = !world.trouble.fails()

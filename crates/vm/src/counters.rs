@@ -81,6 +81,7 @@ counters! {
     memory_peak_bytes, "bytes", "The most memory that was ever charged to the budget.";
     memory_native_bytes, "bytes", "Address space left to the kernel because it fits the budget as a whole, charged in full.";
     memory_locked_bytes, "bytes", "Memory that the program has locked (mlock), when that was last in the way: it cannot leave.";
+    buffer_bytes, "bytes", "The pager's own buffers for reads and writes that are in memory, charged to the budget.";
     metadata_bytes, "bytes", "The pager's own tables.";
     zero_fills, "pages", "Pages given out empty at their first touch.";
     zero_ahead_pages, "pages", "Of these, pages filled beside the touched one.";

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Name of the memory file; `/proc/PID/task/TID/fd` shows it as `/memfd:overspill-status`.
 pub const STATUS_NAME: &str = "overspill-status";
 /// Marks a valid block and its layout version.
-pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst09");
+pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst10");
 
 /// A text of at most `N` bytes. While it is replaced, a reader sees some of both.
 #[derive(Debug)]

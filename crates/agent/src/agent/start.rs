@@ -287,7 +287,6 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         encrypt: variable("OVERSPILL_ENCRYPT").as_deref() != Some("no"),
         pages_max: pages_max(),
         objects_max: 1,
-        readers: cpus.len(),
         // Readahead would hide references.
         ahead_pages_max: record.is_some().then_some(1),
         decisions_max: 0,
@@ -298,7 +297,8 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
             machine.host.record = record;
             machine.host.halt_polls = variable("OVERSPILL_HALT_POLL").as_deref() != Some("no");
             let core = machine.core.lock();
-            let (pages, buffers) = (core.vm.limit(), core.vm.charge_total() as u32);
+            let pages = core.vm.limit();
+            let buffers = core.vm.charge_total() as u32 + setup::buffers_max(pages, cpus.len(), options.encrypt);
             drop(core);
             let members = if limit(libc::RLIMIT_AS).is_some() { MEMBERS_FEW } else { MEMBERS_MAX };
             match Family::new(pages, buffers, members) {

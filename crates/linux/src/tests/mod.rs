@@ -41,7 +41,6 @@ pub fn machine_with(name: &str, delivery: Delivery) -> Option<(Machine, usize)> 
         follow_pointers: false,
         pages_max: 1 << 20,
         objects_max: 1,
-        readers: 0,
         ahead_pages_max: None,
         decisions_max: 0,
     };

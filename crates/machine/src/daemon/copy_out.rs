@@ -28,7 +28,7 @@ use crate::ranges::Kind;
 use crate::space::Space;
 use core::sync::atomic::Ordering::*;
 use overspill_vm::Parked;
-use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
+use overspill_vm::types::PAGE_SIZE;
 
 /// Pages that may be copied at a time even if no frame is free.
 const AT_ONCE: u32 = 16;
@@ -114,7 +114,7 @@ impl<K: Kernel, S> Daemon<K, S> {
 
     /// The last [`COPY_PAGES`] pages of the buffers. They take memory only once pages had to be copied out.
     pub(super) fn copy_buffer(&self) -> usize {
-        self.buffers + self.buffers_len - (COPY_PAGES << PAGE_SHIFT)
+        self.scratch() + PAGE_SIZE
     }
 
     /// How many pages of the batch are neighbours, from `at` on.

@@ -53,7 +53,7 @@ pub(super) struct Write {
     bytes: usize,
     /// When it was issued.
     since: u64,
-    busy: bool,
+    pub(super) busy: bool,
 }
 
 impl Write {
@@ -100,8 +100,8 @@ enum Packing {
 
 impl<K: Kernel, S> Daemon<K, S> {
     /// A page of the buffers, for computing tags.
-    fn scratch(&self) -> usize {
-        self.copy_buffer() - PAGE_SIZE
+    pub(super) fn scratch(&self) -> usize {
+        self.buffers.at(self.buffers.len() - 1) as usize
     }
 
     /// Whether two writes to swap may begin.
@@ -260,7 +260,9 @@ impl<K: Kernel, S> Daemon<K, S> {
             let parked = |place: ParkPlace| machine.parking.addr(place);
             let mut vectors = 0;
             if machine.content.is_sealed() {
-                let buffer = self.buffers + ((slot * self.write_pages) << PAGE_SHIFT);
+                self.buffers.hold(&mut machine.core.lock(), slot, run.count);
+                self.buffers.note_used(1 << slot);
+                let buffer = self.buffers.at(slot) as usize;
                 for (i, d) in w.pages[..n].iter_mut().enumerate() {
                     // SAFETY: the place is held: its content stays, and nobody writes parked pages. The buffer belongs to this
                     // write, which is not in flight.
