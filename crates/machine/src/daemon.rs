@@ -243,8 +243,8 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         self.settle(machine);
     }
 
-    /// Rarely needed work: refreshes counters that cost a walk, drops second copies that are fewer than a batch, gives back buffers,
-    /// and space to the file system. Returns how long to sleep if there is more of it, in nanoseconds.
+    /// Rarely needed work: refreshes counters that cost a walk, drops second copies that are fewer than a batch, gives back buffers
+    /// and swap space. Returns how long to sleep if there is more of it, in nanoseconds.
     fn before_sleep(&mut self, machine: &Machine<K>) -> Option<u64> {
         machine.catch_up();
         {

@@ -115,7 +115,7 @@ pub unsafe fn arrived<K: Kernel>(
     buffer: *mut u8,
     since: u64,
     result: Result<usize, Errno>,
-    issue: impl FnOnce(Read) -> Option<Read>,
+    issue: impl FnOnce(&mut Core, Read) -> Option<Read>,
 ) -> After {
     let Read { op, fd, home } = whole;
     let mut stored = [Tag::UNKNOWN; CLUSTER_PAGES_MAX];
@@ -184,7 +184,7 @@ unsafe fn place<K: Kernel>(
     buffer: *mut u8,
     since: Option<u64>,
     Checked { read, stored, right }: &Checked,
-    issue: impl FnOnce(Read) -> Option<Read>,
+    issue: impl FnOnce(&mut Core, Read) -> Option<Read>,
 ) -> After {
     let arrived = || (0..op.count).filter(|i| read.good >> i & 1 == 1 && op.wants(*i));
     let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
@@ -207,7 +207,8 @@ unsafe fn place<K: Kernel>(
             core.vm.page_in_took(op.location.is_memory, ns);
         }
     }
-    let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(map.read_of(next)));
+    let next = core.vm.page_in_arrived(op, bounds, check, &mut places);
+    let next = next.and_then(|next| issue(&mut core, map.read_of(next)));
     if home.is_some_and(|home| home.tags) {
         for i in arrived().filter(|i| matches!(places[*i as usize], Destination::Map | Destination::Park(_))) {
             core.vm.set_base(op.page(i), stored[i as usize]);
@@ -448,14 +449,17 @@ impl<K: Kernel> Reader<K> {
         for done in others.iter().flatten() {
             self.io.put_back(*done);
         }
-        self.hold(machine, flight, op.count);
+        if self.parts_of(flight, op.count).any(|(i, pages)| !self.buffers.holds(i, pages)) {
+            self.hold(&mut machine.core.lock(), flight, op.count);
+        }
+        self.buffers.note_used(self.buffers_of(flight, op.count));
         if op.location.is_memory {
             let since = K::now_ns();
             let buffer = self.buffers.at(flight);
             // SAFETY: a free flight's buffer, which nobody else hands out; it has room for the cluster.
             let after = unsafe {
                 machine.load(op.location, op.count, op.wanted, buffer);
-                arrived(machine, &read, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), Some)
+                arrived(machine, &read, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), |_, next| Some(next))
             };
             return self.note_refused(machine, after).or_else(|| self.more(machine, op));
         }
@@ -467,7 +471,7 @@ impl<K: Kernel> Reader<K> {
                 (stored[0], right[0]) = (op.expected, true);
                 let checked = Checked { read: completion::Arrived { good: 1, beyond: 0, result: Ok(PAGE_SIZE) }, stored, right };
                 // SAFETY: as above.
-                let after = unsafe { place(machine, &read, buffer, None, &checked, Some) };
+                let after = unsafe { place(machine, &read, buffer, None, &checked, |_, next| Some(next)) };
                 return self.note_refused(machine, after).or_else(|| if op.is_sampled() { None } else { self.more(machine, op) });
             }
         }
@@ -507,18 +511,9 @@ impl<K: Kernel> Reader<K> {
         (0..pages.div_ceil(each)).map(move |i| (flight + i as usize, (pages - i * each).min(each)))
     }
 
-    /// Whether the buffers of a read are charged.
-    fn holds(&self, flight: usize, pages: u32) -> bool {
-        self.parts_of(flight, pages).all(|(i, pages)| self.buffers.holds(i, pages))
-    }
-
-    /// Charges the buffers of a read, if they are not charged. => no lock is held
-    fn hold(&mut self, machine: &Machine<K>, flight: usize, pages: u32) {
-        if !self.holds(flight, pages) {
-            let mut core = machine.core.lock();
-            self.parts_of(flight, pages).for_each(|(i, pages)| self.buffers.hold(&mut core, i, pages));
-        }
-        self.buffers.note_used(self.buffers_of(flight, pages));
+    /// Charges the buffers of a read, if they are not charged.
+    fn hold(&mut self, core: &mut Core, flight: usize, pages: u32) {
+        self.parts_of(flight, pages).for_each(|(i, pages)| self.buffers.hold(core, i, pages));
     }
 
     /// Whether it has buffers in memory.
@@ -606,9 +601,10 @@ impl<K: Kernel> Reader<K> {
         let flight = self.flights[at].take().expect("a read in flight");
         self.in_flight -= 1;
         let mut issued = None;
-        let issue = |next: Read| match self.free_buffer(next.op.count) {
-            // with plain I/O the read would happen here, under locks, which a buffer that is not charged yet would take, too
-            Some(free) if self.io.is_asynchronous() && !next.op.location.is_memory && self.holds(free, next.op.count) => {
+        let issue = |core: &mut Core, next: Read| match self.free_buffer(next.op.count) {
+            // with plain I/O the read would happen here, under locks
+            Some(free) if self.io.is_asynchronous() && !next.op.location.is_memory => {
+                self.hold(core, free, next.op.count);
                 self.issue(machine, free, next);
                 self.io.submit();
                 issued = Some(next.op);

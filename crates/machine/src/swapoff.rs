@@ -449,7 +449,8 @@ impl<K: Kernel> Worker<K> {
             Flight::PageIn { read, since } => {
                 let op = &read.op;
                 // SAFETY: the flight's own buffer, and its read has ended.
-                let after = unsafe { reader::arrived(machine, &read, self.buffer(at, 0), since, done.result, Some) };
+                let after =
+                    unsafe { reader::arrived(machine, &read, self.buffer(at, 0), since, done.result, |_, next| Some(next)) };
                 assert!(after.next.is_none(), "such a read belongs to no stream");
                 self.progress.memory_pages += u64::from(op.wanted.count_ones() - after.lost);
                 self.progress.lost_pages += u64::from(after.lost);

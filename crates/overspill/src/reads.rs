@@ -153,7 +153,7 @@ pub fn read_here(machine: &Machine, buffers: &Buffers, read: &Read, issue: impl 
         }
     };
     // SAFETY: `take` gave this buffer to this thread alone, and the read into it has ended.
-    unsafe { reader::arrived(machine, read, buffer.start, since, result, issue) }.next
+    unsafe { reader::arrived(machine, read, buffer.start, since, result, |_, next| issue(next)) }.next
 }
 
 /// The most reads that wait for the reader thread.

@@ -126,7 +126,7 @@ fn read_here(machine: &Machine<Sim>, read: &Read, issue: impl FnOnce(Read) -> Op
         } else {
             io::read_now(*fd, buffer, len, op.location.offset)
         };
-        let next = reader::arrived(machine, read, buffer, since, result, issue).next;
+        let next = reader::arrived(machine, read, buffer, since, result, |_, next| issue(next)).next;
         Sim::unmap(buffer, len);
         next
     }

@@ -322,7 +322,7 @@ impl Replay {
         // SAFETY: the buffer has room for every read, and is used by one at a time.
         unsafe {
             let done = Flat::read_now(read.fd, buffer, len, op.location.offset);
-            reader::arrived(&self.machine, read, buffer, Flat::now_ns(), done, Some).next
+            reader::arrived(&self.machine, read, buffer, Flat::now_ns(), done, |_, next| Some(next)).next
         }
     }
 

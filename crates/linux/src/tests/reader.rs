@@ -87,7 +87,8 @@ fn a_page_that_arrives_while_a_call_is_under_way_is_read_once() {
 }
 
 /// A fault that reads took `core` six times and `map` four times, because the machine asked the core for one fact after the other.
-/// (Now it takes them three times and twice, and four times and twice for a window. The first use of a buffer takes `core` once more.)
+/// (Now it takes them three times and twice, and four times and twice for a window. The first use of a buffer takes `core` once
+/// more.)
 #[test]
 fn a_hard_fault_takes_few_locks() {
     let Some((machine, base)) = machine("hard-fault") else { return };
