@@ -85,27 +85,24 @@ impl<K: Kernel> Buffers<K> {
         self.each.iter().any(|buffer| buffer.held > 0)
     }
 
-    /// Gives back those that are not in `in_use` (a bit for each) and were not used since the last look, if that was long ago.
-    pub fn give_back_unused(&mut self, machine: &Machine<K>, in_use: u64) {
+    /// Gives back those that are not in `in_use` (a bit for each): all of them, or at long intervals those that were not used since
+    /// the last time. => no lock is held
+    pub fn give_back(&mut self, machine: &Machine<K>, in_use: u64, all: bool) {
         let now = K::now_ns();
-        if now - self.looked >= K::UNUSED_NS {
-            self.looked = now;
-            let used = core::mem::take(&mut self.used);
-            self.give_back(machine, in_use | used);
+        if !all && now - self.looked < K::UNUSED_NS {
+            return;
         }
-    }
-
-    /// Gives back those that are not in `in_use`. => no lock is held
-    pub fn give_back(&mut self, machine: &Machine<K>, in_use: u64) {
+        self.looked = now;
+        let used = core::mem::take(&mut self.used);
+        let keep = if all { in_use } else { in_use | used };
         let mut ranges = [IoVec { base: 0, len: 0 }; BUFFERS_MAX];
         let (mut n, mut pages) = (0, 0);
-        for (i, buffer) in self.each.iter_mut().enumerate().filter(|(i, _)| in_use >> i & 1 == 0) {
+        for (_, buffer) in self.each.iter_mut().enumerate().filter(|(i, _)| keep >> i & 1 == 0) {
             let held = core::mem::take(&mut buffer.held);
             if held > 0 {
                 ranges[n] = IoVec { base: self.at + buffer.start, len: (held as usize) << PAGE_SHIFT };
                 (n, pages) = (n + 1, pages + held);
             }
-            self.used &= !(1 << i);
         }
         if n > 0 {
             let map = machine.map.read(); // a fork does not come in between

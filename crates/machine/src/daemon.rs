@@ -241,6 +241,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             }
         }
         self.settle(machine);
+        self.give_back_buffers(machine, true);
     }
 
     /// Rarely needed work: refreshes counters that cost a walk, drops second copies that are fewer than a batch, gives back buffers
@@ -253,16 +254,16 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             core.vm.devices_mut().retry(true);
         }
         machine.drop_places(&machine.map.read(), true);
-        self.give_back_buffers(machine);
+        self.give_back_buffers(machine, false);
         let later = (self.buffers.any() || self.write_back.has_buffers()).then_some(K::UNUSED_NS);
         self.give_back.step(machine).into_iter().chain(later).min()
     }
 
-    /// Gives back the buffers of writes that were not used for a while.
-    fn give_back_buffers(&mut self, machine: &Machine<K>) {
+    /// Gives back all buffers that no write uses, or those that were not used for a while.
+    fn give_back_buffers(&mut self, machine: &Machine<K>, all: bool) {
         let busy = self.writes[..self.swap_writes].iter().enumerate().fold(0, |bits, (i, w)| bits | u64::from(w.busy) << i);
-        self.buffers.give_back_unused(machine, busy);
-        self.write_back.give_back_buffers(machine);
+        self.buffers.give_back(machine, busy, all);
+        self.write_back.give_back(machine, all);
     }
 
     /// Waits for every write in flight.
@@ -285,7 +286,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         self.reap(machine);
         machine.step_on();
         self.sharing.step(machine);
-        self.give_back_buffers(machine);
+        self.give_back_buffers(machine, false);
         {
             let map = machine.map.read();
             machine.drop_places(&map, true);

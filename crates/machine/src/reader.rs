@@ -521,12 +521,9 @@ impl<K: Kernel> Reader<K> {
         self.buffers.any()
     }
 
-    /// Gives back buffers that were not used for a while, or all that no read uses. => no lock is held
+    /// Gives back all buffers that no read uses, or those that were not used for a while. => no lock is held
     pub fn give_back(&mut self, machine: &Machine<K>, all: bool) {
-        match all {
-            true => self.buffers.give_back(machine, self.taken),
-            false => self.buffers.give_back_unused(machine, self.taken),
-        }
+        self.buffers.give_back(machine, self.taken, all);
     }
 
     fn free_buffer(&self, pages: u32) -> Option<usize> {

@@ -78,10 +78,10 @@ impl<K: Kernel> WriteBack<K> {
         self.buffers.any()
     }
 
-    /// Gives back buffers that were not used for a while.
-    pub fn give_back_buffers(&mut self, machine: &Machine<K>) {
+    /// As [`reader::Reader::give_back`].
+    pub fn give_back(&mut self, machine: &Machine<K>, all: bool) {
         let busy = self.flights.iter().enumerate().fold(0, |bits, (i, flight)| bits | u64::from(flight.busy) << i);
-        self.buffers.give_back_unused(machine, busy);
+        self.buffers.give_back(machine, busy, all);
     }
 
     /// Whether a completion with this token is for [`WriteBack::written`].

@@ -247,6 +247,7 @@ fn program(place: usize, machine: &Machine<Sim>, habits: Habits, seed: u64) {
         let core = machine.core.lock();
         core.vm.check(1);
         core.vm.pager().check();
+        assert_eq!(core.vm.counters().buffer_bytes.get(), 0, "bytes of buffers, perhaps of the parent's");
     }
     it.ended.set(true);
     it.machine.take();

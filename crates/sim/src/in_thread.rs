@@ -63,6 +63,7 @@ impl Queue {
             }
             reader.give_back(machine, false);
             if machine.shutdown.has_begun() && reader.in_flight() == 0 {
+                reader.give_back(machine, true);
                 return;
             }
             self.pushed.wait(seen, Timeout::Tick(reader.io.next_in().unwrap_or(10_000_000)));

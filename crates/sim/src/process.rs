@@ -51,6 +51,7 @@ pub fn handler(machine: &Machine<Sim>) {
         handler.reader.io.wait(None);
         handler.reap(machine, |_| {});
     }
+    handler.reader.give_back(machine, true);
 }
 
 /// A process's program has ended: reports that by `tell`, and ends its pager's threads. While `there` says that some are left, the

@@ -23,7 +23,6 @@ use overspill_swap::SwapPager;
 use overspill_vm::pager::Pager as _;
 use overspill_vm::policy::Spec;
 use overspill_vm::status::Status;
-use overspill_vm::types::PAGE_SHIFT;
 use overspill_vm::{Config, Vm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
@@ -149,8 +148,8 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
         pool.charged_pages()
     });
     let counters = core.vm.counters();
-    let buffers = counters.buffer_bytes.get() >> PAGE_SHIFT;
-    assert_eq!(core.vm.charge_total(), pool + buffers, "charged in the end, and for compressed memory and buffers");
+    let buffers = counters.buffer_bytes.get();
+    assert_eq!((core.vm.charge_total(), buffers), (pool, 0), "charged in the end, and for compressed memory; bytes of buffers");
     let lost = counters.read_errors.get();
     assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
     let is_plain = !world.trouble.fails()

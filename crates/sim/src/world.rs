@@ -130,7 +130,8 @@ impl World {
     /// Asserts that resident pages are charged. To be called when pages have come.
     pub fn check_charge(&self, kernel: &Simulated) {
         let Some((status, twice)) = self.charge.get() else { return };
-        let charged = status.counters.memory_used_bytes.get() as usize / PAGE;
+        let counters = &status.counters;
+        let charged = (counters.memory_used_bytes.get() - counters.buffer_bytes.get()) as usize / PAGE; // buffers are not simulated
         let there = |entry: &&Entry| matches!(entry, Entry::Page { .. } | Entry::Zero { .. });
         let resident = kernel.spaces[0].table.values().filter(there).count();
         assert!(resident <= charged + twice + self.going.get(), "{resident} pages are resident and {charged} charged");
