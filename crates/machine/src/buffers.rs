@@ -63,9 +63,9 @@ impl<K: Kernel> Buffers<K> {
         (self.at + self.each[i].start) as *mut u8
     }
 
-    /// Whether the first pages of a buffer are charged. Then they may be used.
-    pub fn holds(&self, i: usize, pages: u32) -> bool {
-        self.each[i].held >= pages
+    /// How many pages of a buffer, from its first on, are charged. They may be used.
+    pub fn held(&self, i: usize) -> u32 {
+        self.each[i].held
     }
 
     /// The first pages of a buffer are about to be used: charges those that are not charged yet.
@@ -80,9 +80,9 @@ impl<K: Kernel> Buffers<K> {
         self.used |= which;
     }
 
-    /// Whether any is in memory.
-    pub fn any(&self) -> bool {
-        self.each.iter().any(|buffer| buffer.held > 0)
+    /// Whether any of those from `first` on is in memory.
+    pub fn any(&self, first: usize) -> bool {
+        self.each[first..].iter().any(|buffer| buffer.held > 0)
     }
 
     /// Gives back those that are not in `in_use` (a bit for each): all of them, or at long intervals those that were not used since

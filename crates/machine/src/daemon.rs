@@ -102,8 +102,10 @@ pub struct Daemon<K: Kernel, S = ()> {
     /// The first of them, which may be to swap. Those to files need no buffers, and may be any.
     swap_writes: usize,
     write_pages: usize,
-    /// One for each write, if writes are encrypted. The last is not charged: a scratch page, and the pages that are copied out.
+    /// One for each write, if writes are encrypted; the first is charged all the time. The last is not charged: a scratch page, and
+    /// the pages that are copied out.
     buffers: Buffers<K>,
+    is_sealed: bool,
     in_flight: usize,
     write_back: WriteBack<K>,
     stuck_since: u64,
@@ -159,8 +161,12 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
     /// As [`Kernel::io`]; ENOMEM.
     pub fn sharing(machine: &Machine<K>, engine: K::Engine, sharing: S) -> Result<Self, Errno> {
         let (count, write_pages) = machine.config.writes;
-        let sealed = if machine.content.is_sealed() { count } else { 0 };
-        let buffers = Buffers::new(core::iter::repeat_n(write_pages, sealed).chain([1 + COPY_PAGES]))?;
+        let is_sealed = machine.content.is_sealed();
+        let sealed = if is_sealed { count } else { 0 };
+        let mut buffers = Buffers::new(core::iter::repeat_n(write_pages, sealed).chain([1 + COPY_PAGES]))?;
+        if is_sealed {
+            buffers.hold(&mut machine.core.lock(), 0, write_pages as u32); // so that a write can always begin
+        }
         Ok(Daemon {
             io: K::io(engine, 32)?,
             batch: Vec::with_capacity(BATCH),
@@ -178,6 +184,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             swap_writes: count,
             write_pages,
             buffers,
+            is_sealed,
             in_flight: 0,
             write_back: WriteBack::new(machine, TOKEN_OTHER + WRITES_MAX as u64)?,
             stuck_since: 0,
@@ -255,14 +262,14 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         }
         machine.drop_places(&machine.map.read(), true);
         self.give_back_buffers(machine, false);
-        let later = (self.buffers.any() || self.write_back.has_buffers()).then_some(K::UNUSED_NS);
+        let later = (self.buffers.any(1) || self.write_back.has_buffers()).then_some(K::UNUSED_NS);
         self.give_back.step(machine).into_iter().chain(later).min()
     }
 
     /// Gives back all buffers that no write uses, or those that were not used for a while.
     fn give_back_buffers(&mut self, machine: &Machine<K>, all: bool) {
         let busy = self.writes[..self.swap_writes].iter().enumerate().fold(0, |bits, (i, w)| bits | u64::from(w.busy) << i);
-        self.buffers.give_back(machine, busy, all);
+        self.buffers.give_back(machine, busy | u64::from(!all), all);
         self.write_back.give_back(machine, all);
     }
 
@@ -319,7 +326,8 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             self.reclaim(machine, demand.reclaim.min(most));
             return Step::Worked;
         }
-        if demand.launder > 0 && self.can_launder() && self.launder(machine, demand.launder.min(most)) {
+        let can_launder = self.can_launder(available);
+        if demand.launder.min(can_launder) > 0 && self.launder(machine, demand.launder.min(most).min(can_launder)) {
             return Step::Worked;
         }
         if demand.pass > 0 {

@@ -449,7 +449,7 @@ impl<K: Kernel> Reader<K> {
         for done in others.iter().flatten() {
             self.io.put_back(*done);
         }
-        if self.parts_of(flight, op.count).any(|(i, pages)| !self.buffers.holds(i, pages)) {
+        if self.parts_of(flight, op.count).any(|(i, pages)| self.buffers.held(i) < pages) {
             self.hold(&mut machine.core.lock(), flight, op.count);
         }
         self.buffers.note_used(self.buffers_of(flight, op.count));
@@ -518,7 +518,7 @@ impl<K: Kernel> Reader<K> {
 
     /// Whether it has buffers in memory.
     pub fn has_buffers(&self) -> bool {
-        self.buffers.any()
+        self.buffers.any(0)
     }
 
     /// Gives back all buffers that no read uses, or those that were not used for a while. => no lock is held

@@ -75,7 +75,7 @@ impl<K: Kernel> WriteBack<K> {
 
     /// Whether it has buffers in memory.
     pub fn has_buffers(&self) -> bool {
-        self.buffers.any()
+        self.buffers.any(0)
     }
 
     /// As [`reader::Reader::give_back`].
@@ -94,7 +94,9 @@ impl<K: Kernel> WriteBack<K> {
         let mut issued = 0;
         while let Some(free) = self.flights.iter().position(|f| !f.busy) {
             let wanted = machine.map.read().pool.as_ref().is_some_and(|pool| pool.wants_write_back());
-            if !wanted || !self.fill(machine, free, io) {
+            // (without a buffer, pages that would go to the compressed device go past it)
+            let has_room = || self.pages as u32 - self.buffers.held(free) <= machine.core.lock().vm.available();
+            if !wanted || !has_room() || !self.fill(machine, free, io) {
                 break;
             }
             issued += 1;
