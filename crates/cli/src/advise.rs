@@ -11,6 +11,7 @@ use crate::sim::{self, Asked, LiveJob};
 use crate::sizes::spread;
 use crate::{Failure, trace};
 use overspill_lab::{FAULTS_MEMORY_MIN, Job, LabPolicy};
+use overspill_linux::setup;
 use overspill_linux::size::human;
 use overspill_trace::{Kind, Trace};
 use std::fmt::Write as _;
@@ -107,7 +108,7 @@ impl Advice {
         let low = smallest(trace).max(FAULTS_MEMORY_MIN);
         // Room for everything, for the pager's buffers, and for the frames that its daemon keeps free.
         let pages = trace.unique().saturating_add(trace.unique() / 8);
-        let sizes = sizes(low, pages.saturating_add(sim::charged_pages(pages)).max(low));
+        let sizes = sizes(low, pages.saturating_add(setup::buffers_usual(pages)).max(low));
         let mut jobs = Vec::new();
         for asked in asked {
             let LabPolicy::Live(policy) = asked.policy else { unreachable!("opt is no candidate") };

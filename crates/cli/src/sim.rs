@@ -203,14 +203,10 @@ pub fn replay_live(
     let progress = progress(format!("replaying {}", file.display()), work(&string, jobs.len()));
     Ok(in_parallel(jobs, processors(), progress, |job, done| {
         let start = Instant::now();
-        let live = Live { memory: job.memory, charged: charged_pages(job.memory), readahead, references: see == See::References };
+        let live =
+            Live { memory: job.memory, charged: setup::buffers_usual(job.memory), readahead, references: see == See::References };
         (replay_faults_with_progress(&job.policy, &string, &layout, &live, done), start.elapsed().as_secs_f64())
     }))
-}
-
-/// How many pages of a live memory the pager's buffers take, as under `overspill run` while one thread faults.
-pub fn charged_pages(memory: u32) -> u32 {
-    setup::buffers_usual(memory)
 }
 
 /// `--see faults` and `--see references`: on the live core.

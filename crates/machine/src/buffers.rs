@@ -13,6 +13,11 @@ use overspill_vm::types::PAGE_SHIFT;
 /// The most buffers.
 pub(crate) const BUFFERS_MAX: usize = u64::BITS as usize;
 
+/// A bit for each buffer that is in use.
+pub(crate) fn bits(in_use: impl Iterator<Item = bool>) -> u64 {
+    in_use.enumerate().fold(0, |bits, (i, it)| bits | u64::from(it) << i)
+}
+
 /// Buffers of one thread, side by side in one mapping.
 pub(crate) struct Buffers<K: Kernel> {
     at: usize,
@@ -70,12 +75,13 @@ impl<K: Kernel> Buffers<K> {
 
     /// The first pages of a buffer are about to be used: charges those that are not charged yet.
     pub fn hold(&mut self, core: &mut Core, i: usize, pages: u32) {
+        self.note_used(1 << i);
         let held = &mut self.each[i].held;
         core.charge_buffers(pages.saturating_sub(*held));
         *held = pages.max(*held);
     }
 
-    /// Notes that buffers are used: a bit for each.
+    /// Notes that buffers are used that are charged already: a bit for each.
     pub fn note_used(&mut self, which: u64) {
         self.used |= which;
     }
@@ -106,7 +112,7 @@ impl<K: Kernel> Buffers<K> {
         }
         if n > 0 {
             let map = machine.map.read(); // a fork does not come in between
-            // SAFETY: nobody uses these buffers.
+            // SAFETY: these buffers are the calling thread's, and it has listed in `in_use` those that I/O goes to or comes from.
             unsafe { K::discard_ranges(&map.process, &ranges[..n]) };
             machine.core.lock().uncharge_buffers(pages);
         }

@@ -20,7 +20,7 @@ mod evict;
 mod launder;
 mod out_of_memory;
 
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, bits};
 use crate::compressed::Compressed;
 use crate::errno::Errno;
 use crate::growth::GiveBack;
@@ -105,7 +105,6 @@ pub struct Daemon<K: Kernel, S = ()> {
     /// One for each write, if writes are encrypted; the first is charged all the time. The last is not charged: a scratch page, and
     /// the pages that are copied out.
     buffers: Buffers<K>,
-    is_sealed: bool,
     in_flight: usize,
     write_back: WriteBack<K>,
     stuck_since: u64,
@@ -184,7 +183,6 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             swap_writes: count,
             write_pages,
             buffers,
-            is_sealed,
             in_flight: 0,
             write_back: WriteBack::new(machine, TOKEN_OTHER + WRITES_MAX as u64)?,
             stuck_since: 0,
@@ -268,7 +266,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
 
     /// Gives back all buffers that no write uses, or those that were not used for a while.
     fn give_back_buffers(&mut self, machine: &Machine<K>, all: bool) {
-        let busy = self.writes[..self.swap_writes].iter().enumerate().fold(0, |bits, (i, w)| bits | u64::from(w.busy) << i);
+        let busy = bits(self.writes[..self.swap_writes].iter().map(|write| write.busy));
         self.buffers.give_back(machine, busy | u64::from(!all), all);
         self.write_back.give_back(machine, all);
     }
@@ -326,7 +324,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             self.reclaim(machine, demand.reclaim.min(most));
             return Step::Worked;
         }
-        let can_launder = self.can_launder(available);
+        let can_launder = self.can_launder(machine, available);
         if demand.launder.min(can_launder) > 0 && self.launder(machine, demand.launder.min(most).min(can_launder)) {
             return Step::Worked;
         }

@@ -544,7 +544,6 @@ impl<K: Kernel> Reader<K> {
         let buffer = self.buffers.at(flight);
         self.flights[flight] = Some(InFlight { read, buffer, since: K::now_ns() });
         self.taken |= self.buffers_of(flight, read.op.count);
-        self.buffers.note_used(self.taken);
         self.in_flight += 1;
         let fd = machine.inject.read(read.fd, offset, len);
         // SAFETY: the buffer belongs to this flight until its completion.

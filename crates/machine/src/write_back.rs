@@ -10,7 +10,7 @@
 //! The page daemon does it: [`WriteBack::issue`] before each of its steps, [`WriteBack::written`] for each completion. No lock is
 //! held during I/O, and no page is busy. A page that is touched meanwhile comes in from the pool, and its write was for nothing.
 
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, bits};
 use crate::errno::{self, Errno};
 use crate::growth;
 use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mistake};
@@ -80,8 +80,7 @@ impl<K: Kernel> WriteBack<K> {
 
     /// As [`reader::Reader::give_back`].
     pub fn give_back(&mut self, machine: &Machine<K>, all: bool) {
-        let busy = self.flights.iter().enumerate().fold(0, |bits, (i, flight)| bits | u64::from(flight.busy) << i);
-        self.buffers.give_back(machine, busy, all);
+        self.buffers.give_back(machine, bits(self.flights.iter().map(|flight| flight.busy)), all);
     }
 
     /// Whether a completion with this token is for [`WriteBack::written`].
@@ -128,7 +127,6 @@ impl<K: Kernel> WriteBack<K> {
             }
             let base = core.vm.devices().slot(pool.device(), 0);
             self.buffers.hold(&mut core, free, flight.count as u32);
-            self.buffers.note_used(1 << free);
             drop(core);
             let mut good = 0;
             for i in 0..flight.count {

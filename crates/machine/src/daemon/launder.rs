@@ -106,16 +106,16 @@ impl<K: Kernel, S> Daemon<K, S> {
 
     /// How many pages may be laundered at once: none while fewer than two writes to swap may begin, else as many as two writes, or
     /// one if there is no memory for a second buffer.
-    pub(super) fn can_launder(&self, available: u32) -> u32 {
+    pub(super) fn can_launder(&self, machine: &Machine<K>, available: u32) -> u32 {
         let pages = self.write_pages as u32;
         let free = || (0..self.swap_writes).filter(|slot| !self.writes[*slot].busy);
-        let with_buffer = free().filter(|slot| self.buffers_needed(*slot, pages) <= available).count();
+        let with_buffer = free().filter(|slot| self.buffers_needed(machine, *slot, pages) <= available).count();
         if free().count() >= 2 { pages * with_buffer.min(2) as u32 } else { 0 }
     }
 
     /// Pages that must be charged before this write's buffer has so many.
-    fn buffers_needed(&self, slot: usize, pages: u32) -> u32 {
-        if self.is_sealed { pages.saturating_sub(self.buffers.held(slot)) } else { 0 }
+    fn buffers_needed(&self, machine: &Machine<K>, slot: usize, pages: u32) -> u32 {
+        if machine.content.is_sealed() { pages.saturating_sub(self.buffers.held(slot)) } else { 0 }
     }
 
     /// Launders a batch. Returns whether anything was settled or issued.
@@ -227,11 +227,11 @@ impl<K: Kernel, S> Daemon<K, S> {
                     true => core.vm.launder_slots_past_memory(want, near),
                 };
                 if let Some(run) = run.filter(|run| !run.location.is_memory) {
-                    if self.buffers_needed(slot, run.count) > core.vm.available() {
+                    if self.buffers_needed(machine, slot, run.count) > core.vm.available() {
                         core.vm.free_slots(&run, 0);
                         break; // a write is under way whose buffer is charged already
                     }
-                    if self.is_sealed {
+                    if machine.content.is_sealed() {
                         self.buffers.hold(&mut core, slot, run.count);
                     }
                     core.vm.launder_issued(run.count);
@@ -275,8 +275,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             w.busy = true;
             let parked = |place: ParkPlace| machine.parking.addr(place);
             let mut vectors = 0;
-            if self.is_sealed {
-                self.buffers.note_used(1 << slot);
+            if machine.content.is_sealed() {
                 let buffer = self.buffers.at(slot) as usize;
                 for (i, d) in w.pages[..n].iter_mut().enumerate() {
                     // SAFETY: the place is held: its content stays, and nobody writes parked pages. The buffer belongs to this
