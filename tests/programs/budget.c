@@ -8,6 +8,8 @@
  *   nested N MIB W   each process forks the next and waits with its memory filled; the last one takes its turn first
  *   both MIB N       two processes fill MIB MiB each, at least N times
  *   crowd N W        the same in the parent, after N children that lived at the same time have been killed
+ *   alike N MIB      the parent, and then N children at a time, read MIB MiB that compress well, in a random order of their own,
+ *                    four times as often as there are pages
  *
  * W is how many MiB should be resident at once. Prints a line per worker: how many were.
  */
@@ -238,6 +240,41 @@ static void both(int mib, int rounds)
     join(pid, 0);
 }
 
+/* Reads pages at random. */
+static void wander(const unsigned char *p, long pages, long reads, unsigned x)
+{
+    while (reads-- > 0) {
+        x = x * 1664525 + 1013904223;
+        long i = (x >> 8) % pages;
+        if (*(const unsigned *)(p + i * PAGE) != word(5, i) * 1664525 + 1013904223 || p[i * PAGE + PAGE - 1] != (unsigned char)i) {
+            fprintf(stderr, "page %ld is wrong\n", i);
+            _exit(1);
+        }
+    }
+}
+
+static void alike(int n, int mib)
+{
+    pid_t pids[64];
+    long pages = (long)mib * (MIB / PAGE);
+    unsigned char *p = room(mib);
+    fill(p, mib, 5);
+    for (long i = 0; i < pages; i++)
+        memset(p + i * PAGE + PAGE / 4, (int)i, PAGE - PAGE / 4);
+    wander(p, pages, 4 * pages, 77);
+    for (int k = 0; k < n; k++) {
+        pids[k] = fork();
+        if (pids[k] < 0)
+            fail("fork");
+        if (pids[k] == 0) {
+            wander(p, pages, 4 * pages, k);
+            _exit(0);
+        }
+    }
+    for (int k = 0; k < n; k++)
+        join(pids[k], 0);
+}
+
 static void crowd(int n)
 {
     pid_t pids[1000];
@@ -275,6 +312,8 @@ int main(int argc, char **argv)
         nested(a, b);
     else if (!strcmp(what, "both"))
         both(a, b);
+    else if (!strcmp(what, "alike"))
+        alike(a, b);
     else if (!strcmp(what, "crowd"))
         crowd(a);
     else

@@ -22,11 +22,13 @@ pub mod shares;
 
 use crate::area;
 use crate::kernel::Linux;
+use crate::lock::{Mutex, Rank};
 use crate::machine::{Core, Machine, Space};
 use crate::sys::{self, Errno, sys};
 use cache::Cache;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use overspill_store::PageBytes;
+use overspill_store::packing::{Algorithm, Packer};
 use overspill_vm::types::PAGE_SIZE;
 use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, UNITS, View, Word};
 
@@ -74,6 +76,9 @@ pub struct Family {
     excess: AtomicU32,
     /// What all processes have in common. `None`: there is no address space for it.
     cache: Option<Cache>,
+    /// Compresses what goes there. (Who does not get it at once does without. No thread has it at a fork, because a fork waits for
+    /// reads.)
+    packer: Mutex<Packer>,
     /// The process has given up rights, and so its part in the cache.
     left_cache: AtomicBool,
 }
@@ -98,6 +103,7 @@ impl Family {
             least: buffer_pages + LEAST_PAGES,
             excess: AtomicU32::new(0),
             cache: (members == MEMBERS_MAX).then(|| Cache::new(pages).ok()).flatten(),
+            packer: Mutex::ranked(Rank::Packer, Packer::new(Algorithm::Lz4)),
             left_cache: AtomicBool::new(false),
         })
     }
@@ -271,8 +277,8 @@ impl Family {
         }
     }
 
-    /// This process reads a page by itself. If other processes may read the same bytes, it has a `key`. Returns whether the cache
-    /// had bytes for it; they may be wrong.
+    /// This process reads a page by itself. If other processes may read the same page, it has a `key`. Returns whether the cache
+    /// had one for it; it may be wrong.
     pub fn load_common(&self, key: Option<u128>, page: &mut PageBytes) -> bool {
         let Some(cache) = self.cache() else { return false };
         match key {
@@ -284,10 +290,12 @@ impl Family {
         }
     }
 
-    /// This process has read these bytes, which others may read as well.
+    /// This process has read this page from a device, and others may read it as well.
     pub fn store_common(&self, key: u128, page: &PageBytes) {
-        if let Some(cache) = self.cache() {
-            cache.store(key, self.id(), page);
+        if let Some(cache) = self.cache()
+            && let Some(mut packer) = self.packer.try_lock()
+        {
+            cache.store(key, self.id(), page, &mut packer);
         }
     }
 

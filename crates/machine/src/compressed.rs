@@ -347,6 +347,12 @@ impl<K: Kernel> Compressed<K> {
         if devices.room_past_memory() > 0 { 0 } else { self.pool.lock().pool.counters().resident_pages as u32 }
     }
 
+    /// Whether it has pages that another device could have.
+    pub fn can_write_back(&self, devices: &Devices) -> bool {
+        let counters = self.pool.lock().pool.counters();
+        counters.stored_pages > counters.same_filled_pages && devices.room_past_memory() > 0
+    }
+
     /// The packer. => a fork waits for its holder
     pub fn packer(&self) -> MutexGuard<'_, Packer, K::Word> {
         self.packer.lock()

@@ -131,7 +131,8 @@ impl<K: Kernel> Machine<K> {
                     core.vm.save(saves);
                     saving = Some(now);
                 }
-                let saved = fits && (core.vm.is_saved() || saving.is_some_and(|began| now - began > SAVE_NS));
+                let packed = saves && map.pool.as_ref().is_some_and(|pool| pool.can_write_back(core.vm.devices()));
+                let saved = fits && (core.vm.is_saved() && !packed || saving.is_some_and(|began| now - began > SAVE_NS));
                 if saved || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
                     core.vm.save(false);
                     restore(&map, &mut core);

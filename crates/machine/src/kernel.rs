@@ -531,12 +531,12 @@ pub trait Host<K: Kernel>: Send + Sync {
     fn shares_cpu(&self) -> bool {
         false
     }
-    /// A page is to be read by itself from its device. If other processes may read the same bytes, it has a key. Returns whether
-    /// they have left some here. Nothing is known of these: they may be wrong.
+    /// A page is to be read by itself from its device. If other processes may read the same page, it has a key. Returns whether
+    /// they have left it here, as it is in memory. Nothing is known of it: it may be wrong.
     fn load_common(&self, _key: Option<u128>, _page: &mut PageBytes) -> bool {
         false
     }
-    /// Bytes that were read from a device, for other processes that read the same page.
+    /// A page that was read from a device and checked, for other processes that read the same page.
     fn store_common(&self, _key: u128, _page: &PageBytes) {}
     /// Whether references are recorded.
     fn records(&self) -> bool {

@@ -133,10 +133,6 @@ pub unsafe fn arrived<K: Kernel>(
     }
     let arrived = || (0..op.count).filter(|i| read.good >> i & 1 == 1 && op.wants(*i));
     stored[0] = op.expected;
-    if op.is_common && read.good == 1 {
-        // SAFETY: the buffer has a page, aligned, and the read into it has ended.
-        machine.host.store_common(common_key(op), unsafe { &*(buffer as *const PageBytes) });
-    }
     if op.count > 1 && home.is_none() {
         let core = machine.core.lock();
         arrived().for_each(|i| stored[i as usize] = core.vm.expected(op, i));
@@ -155,6 +151,10 @@ pub unsafe fn arrived<K: Kernel>(
             true => checksum::of(op.page(i), bytes) == stored[i as usize], // not encrypted
             false => machine.content.open(op.page(i), stored[i as usize], bytes) || K::mistake(Mistake::TrustsDevices),
         };
+    }
+    if op.is_common && right[0] {
+        // SAFETY: the buffer has a page, aligned, and the read into it has ended.
+        machine.host.store_common(common_key(op), unsafe { &*(buffer as *const PageBytes) });
     }
     // SAFETY: the caller's buffer.
     unsafe { place(machine, whole, buffer, Some(since), &Checked { read, stored, right }, issue) }
@@ -308,15 +308,17 @@ unsafe fn place<K: Kernel>(
     After { next, lost, refused }
 }
 
-/// Gets a single page from other processes that have read it, if possible, and checks it. Then it is plain.
+/// Gets a single page from other processes that have read it, if possible, and checks it.
 ///
 /// # Safety
 /// `buffer` has room for a page, page-aligned, and nobody else uses it.
+#[inline(never)] // its stack frame of 4 KiB must not be part of those from which further reads are started
 unsafe fn load_common<K: Kernel>(machine: &Machine<K>, op: &PageIn, buffer: *mut u8) -> bool {
     // SAFETY: the caller's buffer.
     let bytes = unsafe { &mut *(buffer as *mut PageBytes) };
+    let is_right = |bytes: &PageBytes| machine.content.tag(op.first, Some(op.expected), bytes, &mut [0; PAGE_SIZE]) == op.expected;
     let found = machine.host.load_common(op.is_common.then(|| common_key(op)), bytes)
-        && (machine.content.open(op.first, op.expected, bytes) || K::mistake(Mistake::TrustsItsFamily));
+        && (is_right(bytes) || K::mistake(Mistake::TrustsItsFamily));
     machine.status.counters.family_cache_pages_in.add(u64::from(found));
     found
 }

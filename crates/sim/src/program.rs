@@ -411,7 +411,8 @@ impl<'a> Thread<'a> {
 
     /// Changes the budget or the policy, or keeps a page in memory; then checks that everything adds up.
     fn whim(&mut self) {
-        match self.rng.below(3) {
+        match self.rng.below(4) {
+            3 => self.prepare_to_fork(),
             0 => {
                 let pages = LEAST_BUDGET + self.rng.below(LEAST_BUDGET as usize) as u32;
                 self.say(format_args!("has {pages} pages of memory from now on"));
@@ -432,6 +433,25 @@ impl<'a> Thread<'a> {
         let core = self.machine.core.lock();
         core.vm.check(self.world.objects.get());
         core.vm.pager().check();
+    }
+
+    /// As before a fork, after which both sides are to read what they have in common from the same slots. Compressed memory is
+    /// copied at a fork, so nothing should be left there.
+    fn prepare_to_fork(&mut self) {
+        self.say(format_args!("is about to fork"));
+        let (limit, began) = (self.machine.core.lock().vm.limit(), Sim::now_ns());
+        self.machine.shrink(
+            || limit,
+            true,
+            |map, core| {
+                let packed = map.pool.as_ref().is_some_and(|pool| pool.can_write_back(core.vm.devices()));
+                // unless it was in vain
+                let gave_up = Sim::now_ns() - began > 500_000_000 || self.machine.shortage.stuck_since().is_some();
+                assert!(!packed || gave_up || self.world.trouble.fails(), "pages are left in compressed memory");
+                core.vm.set_limit(limit);
+                map.pool.iter().for_each(|pool| pool.set_budget(limit));
+            },
+        );
     }
 
     /// Has a page kept in memory.

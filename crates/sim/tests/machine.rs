@@ -146,6 +146,15 @@ fn compressed_memory_comes_and_goes() {
     all_pass(&COMPRESSED, 8);
 }
 
+/// The same, while the budget changes and forks are prepared. A fork left pages in compressed memory, of which each child wrote a
+/// copy of its own to swap.
+const COMPRESSED_BEFORE_FORKS: Scenario = Scenario { habits: Habits { whims: 60, ..SWAPS.habits }, ..COMPRESSED };
+
+#[test]
+fn nothing_stays_compressed_for_a_fork() {
+    all_pass(&COMPRESSED_BEFORE_FORKS, 8);
+}
+
 /// The other devices take nothing from a swapoff: its pages must come into memory.
 const REFUSED: Scenario = Scenario {
     habits: Habits { pages: 70, ..SWAPS.habits },

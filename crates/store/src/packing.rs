@@ -8,6 +8,7 @@
 use crate::PageBytes;
 use crate::pool::PACKED_BYTES_MAX;
 use crate::zstd::{Compressor, Decompressor};
+use core::fmt;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 use overspill_vm::types::PAGE_SIZE;
 
@@ -57,6 +58,12 @@ enum Pack {
 pub struct Packer {
     pack: Pack,
     out: Vec<u8>,
+}
+
+impl fmt::Debug for Packer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packer({} bytes)", self.bytes())
+    }
 }
 
 impl Packer {

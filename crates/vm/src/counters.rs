@@ -74,7 +74,7 @@ counters! {
     memory_limit_bytes, "bytes", "The budget: mapped, parked and buffered pages together stay under it. After a fork, this process's part of it.";
     family_budget_bytes, "bytes", "The budget that this process shares with those that came from it by fork, and with those that it came from.";
     family_free_bytes, "bytes", "Of that, what none of them has; each takes of it when it runs short.";
-    family_cache_bytes, "bytes", "Of that, what holds pages that several of them read: their common past, once for all.";
+    family_cache_bytes, "bytes", "Of that, what holds pages that several of them read: their common past, once for all, compressed.";
     family_cache_pages_in, "pages", "Pages that came in from there.";
     family_members, "processes", "How many of them there are, when the page daemon last looked.";
     memory_used_bytes, "bytes", "Memory charged to the budget now.";

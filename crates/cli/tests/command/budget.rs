@@ -102,6 +102,38 @@ fn the_family_never_has_more_than_the_budget() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// What three children read of their common past comes once from the device, and from then on from what they share, compressed.
+/// Uncompressed, a third of it had room there.
+#[test]
+fn what_children_read_alike_is_kept_for_all_of_them() {
+    if !able() {
+        return;
+    }
+    let dir = place("budget-alike");
+    let program = build(&dir, "budget.c");
+    let swap = swap_option(&dir, "");
+    let mut command = patiently(overspill());
+    command.args(["run", "--memory", "24M", "--swap", &swap, "--"]);
+    let mut child =
+        command.arg(&program).args(["alike", "3", "48"]).stdout(std::process::Stdio::piped()).spawn().expect("timeout runs");
+    let mut last = std::collections::BTreeMap::new();
+    while child.try_wait().expect("a child of ours").is_none() {
+        for pid in members(&program) {
+            if let Ok(stat) = serde_json::from_slice::<serde_json::Value>(&stat(&pid).stdout) {
+                last.insert(pid, stat);
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().expect("it has ended");
+    assert!(output.status.success() && output.stdout.ends_with(b"all bytes right\n"), "{output:?}");
+    let sum = |what: &str| last.values().map(|stat| stat[what].as_u64().expect("a number")).sum::<u64>();
+    let (faults, shared) = (sum("hard_faults"), sum("family_cache_pages_in"));
+    assert!(last.len() == 4 && faults > 40_000 && shared > faults * 3 / 5, "{shared} of {faults}");
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 fn stat(pid: &str) -> Output {
     Command::new(overspill()).args(["stat", "--json", pid]).output().expect("overspill runs")
 }

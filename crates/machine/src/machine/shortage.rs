@@ -31,7 +31,7 @@ impl Shortage {
         }
     }
     /// Since when the page daemon has been able to do nothing, in nanoseconds.
-    pub(crate) fn stuck_since(&self) -> Option<u64> {
+    pub fn stuck_since(&self) -> Option<u64> {
         Some(self.stuck_since.load(Relaxed)).filter(|since| *since != 0)
     }
     /// The page daemon can do something, or has nothing to do.
