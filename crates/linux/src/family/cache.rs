@@ -245,7 +245,8 @@ impl Cache {
             word[..from.len()].copy_from_slice(from);
             to.store(u64::from_ne_bytes(word), Relaxed);
         }
-        let at = set.place_of(name).map_or_else(|| set.next_place(ring), |(at, _)| at);
+        let at = found.map_or_else(|| set.next_place(ring), |(at, _)| at);
+        set.used[at / 64].fetch_and(!(1 << (at % 64)), Relaxed);
         set.places[at].store(place.with_entry(&granules).0, Release);
         let frames = granules.start / FRAME_GRANULES..granules.end.div_ceil(FRAME_GRANULES);
         for frame in frames.filter(|frame| *frame >= self.ways()) {
