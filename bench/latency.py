@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a thread's faults take while another thread changes the address space: prints the tables of bench/RESULTS-latency.md.
 
-One thread of `bench/src/latency.c` touches random pages of a working set of 63/64 of the budget, under `overspill run`:
+One thread of `bench/src/latency.c` touches random pages of a working set of 127/128 of the budget, under `overspill run`:
 nine faults in ten are soft. It is timed alone, and then while another thread does what the case says to memory that
 was filled before. The locks' hold times are the difference of two outputs of `overspill stat`.
 
@@ -73,7 +73,7 @@ def measure(binary: Path, program: Path, place: Path, memory: int, case: str, ot
     for directory in directories:
         directory.mkdir(exist_ok=True)
     command: list[str | Path] = [binary, "run", "--name", name, "--memory", str(memory), "--swap", directories[0], "--", program]
-    command += [case, str(memory // 64 * 63), str(other), str(seconds)]
+    command += [case, str(memory // 128 * 127), str(other), str(seconds)]
 
     def ask(*words: str | Path) -> str:
         return subprocess.run([binary, *words], check=True, capture_output=True, text=True, timeout=900).stdout
