@@ -312,10 +312,11 @@ impl Cache {
             filled += u64::from(end);
         }
         let filled = (filled / u64::from(self.sets * FRAME_GRANULES)) as u32;
+        // rings are not equally full: some lack room when others still have a tenth
         if full * 8 >= self.sets {
             filled * 5 / 4 + 4
         } else if filled * 5 < ways * 3 {
-            (filled * 4).div_ceil(3) + SLACK
+            (filled * 4).div_ceil(3) + SLACK // far from the size at which it would grow again
         } else {
             ways
         }
