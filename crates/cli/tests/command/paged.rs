@@ -393,7 +393,8 @@ fn failing_devices_never_give_a_wrong_byte() {
     let dir = place("faults");
     let program = build(&dir, "churn.c");
     let swap = swap_option(&dir, "");
-    let memory = ["--memory", "16M", "--swap", &swap];
+    // the page to be damaged is to come from the file, not from compressed memory
+    let memory = ["--memory", "16M", "--no-compress", "--swap", &swap];
     let read = run(&dir, &memory, Some("read=500"), &program, &["24"]);
     assert_eq!(read.output.status.code(), Some(SIGBUS_STATUS), "EIO on read: {:?}", read.output);
     assert!(read.stat("read_errors") > 0);
