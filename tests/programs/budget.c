@@ -55,10 +55,15 @@ static void fill(unsigned char *p, int mib, unsigned salt)
     }
 }
 
+static int is_right(const unsigned char *p, long i, unsigned salt)
+{
+    return *(const unsigned *)(p + i * PAGE) == word(salt, i) * 1664525 + 1013904223;
+}
+
 static void look(const unsigned char *p, int mib, unsigned salt)
 {
     for (long i = 0; i < (long)mib * (MIB / PAGE); i++)
-        if (*(const unsigned *)(p + i * PAGE) != word(salt, i) * 1664525 + 1013904223) {
+        if (!is_right(p, i, salt)) {
             fprintf(stderr, "worker %u: page %ld is wrong\n", salt, i);
             _exit(1);
         }
@@ -246,7 +251,7 @@ static void wander(const unsigned char *p, long pages, long reads, unsigned x)
     while (reads-- > 0) {
         x = x * 1664525 + 1013904223;
         long i = (x >> 8) % pages;
-        if (*(const unsigned *)(p + i * PAGE) != word(5, i) * 1664525 + 1013904223 || p[i * PAGE + PAGE - 1] != (unsigned char)i) {
+        if (!is_right(p, i, 5) || p[i * PAGE + PAGE - 1] != (unsigned char)i) {
             fprintf(stderr, "page %ld is wrong\n", i);
             _exit(1);
         }

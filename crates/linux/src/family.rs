@@ -255,9 +255,7 @@ impl Family {
 
     /// Sets the limit to what the units say.
     pub fn apply(&self, map: &Space, core: &mut Core) {
-        let limit = self.limit();
-        core.vm.set_limit(limit);
-        map.pool.iter().for_each(|pool| pool.set_budget(limit));
+        map.set_limit(core, self.limit());
     }
 
     // ---- the cache ----

@@ -349,8 +349,7 @@ impl<K: Kernel> Compressed<K> {
 
     /// Whether it has pages that another device could have.
     pub fn can_write_back(&self, devices: &Devices) -> bool {
-        let counters = self.pool.lock().pool.counters();
-        counters.stored_pages > counters.same_filled_pages && devices.room_past_memory() > 0
+        self.pool.lock().pool.counters().packed_pages() > 0 && devices.room_past_memory() > 0
     }
 
     /// The packer. => a fork waits for its holder

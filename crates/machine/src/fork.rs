@@ -70,6 +70,12 @@ impl<K: Kernel> Space<K> {
         self.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.devices()))
     }
 
+    /// Sets the process's limit, which is compressed memory's budget as well.
+    pub fn set_limit(&self, core: &mut Core, pages: u32) {
+        core.vm.set_limit(pages);
+        self.pool.iter().for_each(|pool| pool.set_budget(pages));
+    }
+
     /// Sets targets for the page daemon: `pages` for the process, and `pool_budget` for compressed memory if its pages have
     /// somewhere to go.
     pub fn set_targets(&self, core: &mut Core, pages: u32, pool_budget: u32) {

@@ -412,13 +412,11 @@ impl<'a> Thread<'a> {
     /// Changes the budget or the policy, or keeps a page in memory; then checks that everything adds up.
     fn whim(&mut self) {
         match self.rng.below(4) {
-            3 => self.prepare_to_fork(),
             0 => {
                 let pages = LEAST_BUDGET + self.rng.below(LEAST_BUDGET as usize) as u32;
                 self.say(format_args!("has {pages} pages of memory from now on"));
                 let map = self.machine.map.read();
-                self.machine.core.lock().vm.set_limit(pages);
-                map.pool.iter().for_each(|pool| pool.set_budget(pages));
+                map.set_limit(&mut self.machine.core.lock(), pages);
                 self.machine.ring_daemon_anyway();
             }
             1 => {
@@ -426,6 +424,7 @@ impl<'a> Thread<'a> {
                 self.say(format_args!("is managed by {policy} from now on"));
                 self.machine.set_policy(&policy.parse().expect("its name"));
             }
+            2 => self.prepare_to_fork(),
             _ => self.keep(),
         }
         let resident = |at: &usize| Sim::is_resident(*at);
@@ -448,8 +447,7 @@ impl<'a> Thread<'a> {
                 // unless it was in vain
                 let gave_up = Sim::now_ns() - began > 500_000_000 || self.machine.shortage.stuck_since().is_some();
                 assert!(!packed || gave_up || self.world.trouble.fails(), "pages are left in compressed memory");
-                core.vm.set_limit(limit);
-                map.pool.iter().for_each(|pool| pool.set_budget(limit));
+                map.set_limit(core, limit);
             },
         );
     }

@@ -152,7 +152,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         let (counters, most) = (self.pool.counters(), self.pool.limit());
         let in_use = in_use(&counters);
         self.draining = in_use > most - most / 16 || (self.draining && in_use > most - most / 8);
-        self.draining && counters.stored_pages > counters.same_filled_pages
+        self.draining && counters.packed_pages() > 0
     }
 
     /// Calls `each` with the slots of the coldest pages that take room, up to `most`. They count as the newest from now on, so that

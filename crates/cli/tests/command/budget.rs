@@ -2,8 +2,8 @@
 
 use crate::common::{able, build, overspill, patiently, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
-use std::path::Path;
-use std::process::{Command, Output};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 /// Runs `budget` with these arguments at `memory`. Returns how many MiB each worker had in memory at once; `None` where it cannot
 /// run.
@@ -69,25 +69,13 @@ fn two_that_work_have_a_part_each() {
 /// At every moment all of them together have no more than the budget: they are stopped, and their charges are added up.
 #[test]
 fn the_family_never_has_more_than_the_budget() {
-    if !able() {
-        return;
-    }
-    let dir = place("budget-sum");
-    let program = build(&dir, "budget.c");
-    let swap = swap_option(&dir, "");
-    let mut command = patiently(overspill());
-    command.args(["run", "--memory", "32M", "--swap", &swap, "--"]);
-    let child =
-        command.arg(&program).args(["turns", "3", "32", "22"]).stdout(std::process::Stdio::piped()).spawn().expect("timeout runs");
+    let Some(family) = Family::start("budget-sum", "32M", &["turns", "3", "32", "22"]) else { return };
     let (mut looks, mut together) = (0, 0);
-    while members(&program).is_empty() {
-        std::thread::yield_now();
-    }
     loop {
-        let pids = members(&program);
+        let pids = family.members();
         let Some(first) = pids.first() else { break };
         signal("-STOP", &pids);
-        let stats: Vec<serde_json::Value> = pids.iter().filter_map(|pid| serde_json::from_slice(&stat(pid).stdout).ok()).collect();
+        let stats: Vec<_> = pids.iter().filter_map(|pid| stat(pid)).collect();
         signal("-CONT", &pids);
         let used = |stat: &serde_json::Value| stat["memory_used_bytes"].as_u64().expect("a number");
         let sum: u64 = stats.iter().map(used).sum();
@@ -95,57 +83,78 @@ fn the_family_never_has_more_than_the_budget() {
         looks += 1;
         together += u32::from(stats.len() > 2 && sum > 24 << 20);
     }
-    let output = child.wait_with_output().expect("it has ended");
-    assert!(String::from_utf8_lossy(&output.stdout).ends_with("all bytes right\n"), "{output:?}");
+    family.end();
     assert!(looks > 10 && together > 3, "{looks} looks, {together} of them while memory was full");
-    no_swap_file_left(&dir);
-    std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
 /// What three children read of their common past comes once from the device, and from then on from what they share, compressed.
 /// Uncompressed, a third of it had room there.
 #[test]
 fn what_children_read_alike_is_kept_for_all_of_them() {
-    if !able() {
-        return;
-    }
-    let dir = place("budget-alike");
-    let program = build(&dir, "budget.c");
-    let swap = swap_option(&dir, "");
-    let mut command = patiently(overspill());
-    command.args(["run", "--memory", "24M", "--swap", &swap, "--"]);
-    let mut child =
-        command.arg(&program).args(["alike", "3", "48"]).stdout(std::process::Stdio::piped()).spawn().expect("timeout runs");
+    let Some(family) = Family::start("budget-alike", "24M", &["alike", "3", "48"]) else { return };
     let mut last = std::collections::BTreeMap::new();
-    while child.try_wait().expect("a child of ours").is_none() {
-        for pid in members(&program) {
-            if let Ok(stat) = serde_json::from_slice::<serde_json::Value>(&stat(&pid).stdout) {
-                last.insert(pid, stat);
-            }
+    loop {
+        let pids = family.members();
+        if pids.is_empty() {
+            break;
         }
+        last.extend(pids.into_iter().filter_map(|pid| stat(&pid).map(|stat| (pid, stat))));
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let output = child.wait_with_output().expect("it has ended");
-    assert!(output.status.success() && output.stdout.ends_with(b"all bytes right\n"), "{output:?}");
+    family.end();
     let sum = |what: &str| last.values().map(|stat| stat[what].as_u64().expect("a number")).sum::<u64>();
     let (faults, shared) = (sum("hard_faults"), sum("family_cache_pages_in"));
     assert!(last.len() == 4 && faults > 40_000 && shared > faults * 3 / 5, "{shared} of {faults}");
-    no_swap_file_left(&dir);
-    std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-fn stat(pid: &str) -> Output {
-    Command::new(overspill()).args(["stat", "--json", pid]).output().expect("overspill runs")
+/// `budget` at work, with all its forks.
+struct Family {
+    dir: PathBuf,
+    program: PathBuf,
+    child: Child,
+}
+
+impl Family {
+    /// Starts it with these arguments at `memory`, and waits until it runs. `None` where it cannot run.
+    fn start(name: &str, memory: &str, args: &[&str]) -> Option<Family> {
+        if !able() {
+            return None;
+        }
+        let dir = place(name);
+        let program = build(&dir, "budget.c");
+        let mut command = patiently(overspill());
+        command.args(["run", "--memory", memory, "--swap", &swap_option(&dir, ""), "--"]).arg(&program).args(args);
+        let child = command.stdout(Stdio::piped()).spawn().expect("timeout runs");
+        let mut family = Family { dir, program, child };
+        while family.members().is_empty() && family.child.try_wait().expect("a child of ours").is_none() {
+            std::thread::yield_now();
+        }
+        Some(family)
+    }
+
+    /// Its processes.
+    fn members(&self) -> Vec<String> {
+        let runs = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == self.program);
+        let entries = std::fs::read_dir("/proc").expect("proc").flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| name.bytes().all(|b| b.is_ascii_digit()) && runs(name)).collect()
+    }
+
+    /// It has ended well, and left nothing.
+    fn end(self) {
+        let output = self.child.wait_with_output().expect("it has ended");
+        assert!(output.status.success() && output.stdout.ends_with(b"all bytes right\n"), "{output:?}");
+        no_swap_file_left(&self.dir);
+        std::fs::remove_dir_all(&self.dir).expect("cleanup");
+    }
+}
+
+/// What a process's pager counts, if it still runs.
+fn stat(pid: &str) -> Option<serde_json::Value> {
+    let output = Command::new(overspill()).args(["stat", "--json", pid]).output().expect("overspill runs");
+    serde_json::from_slice(&output.stdout).ok()
 }
 
 fn signal(what: &str, pids: &[String]) {
     let _ = Command::new("kill").arg(what).args(pids).output().expect("kill runs"); // one may have ended
-}
-
-/// The processes that run `program`.
-fn members(program: &Path) -> Vec<String> {
-    let runs = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
-    let entries = std::fs::read_dir("/proc").expect("proc").flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter(|name| name.bytes().all(|b| b.is_ascii_digit()) && runs(name)).collect()
 }

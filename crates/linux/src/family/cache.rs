@@ -207,7 +207,7 @@ impl Cache {
             let _ = set.places[at].compare_exchange(place.0, place.read_by(reader).0, Relaxed, Relaxed);
         }
         let Some(granules) = place.entry(self.granules()) else { return false };
-        set.used[at / 64].fetch_or(1 << (at % 64), Relaxed);
+        set.note_used(at);
         let mut entry = [0; PAGE_SIZE];
         let as_it_is = granules.len() as u32 == FRAME_GRANULES;
         let to = if as_it_is { &mut *page } else { &mut entry };
@@ -230,8 +230,7 @@ impl Cache {
             return;
         }
         let mut entry = [0; PAGE_SIZE];
-        let entry = pack(packer, page, &mut entry);
-        let need = entry.len().div_ceil(GRANULE) as u32;
+        let (entry, need) = pack(packer, page, &mut entry);
         let first = if is_full {
             set.sweep(ring, need)
         } else if set.end.compare_exchange(end, end + need, Relaxed, Relaxed).is_ok() {
@@ -240,13 +239,11 @@ impl Cache {
             return; // another process takes this room; the page comes in at its next read
         };
         let granules = first..first + need;
-        for (to, from) in self.words(number, granules.clone()).zip(entry.chunks(8)) {
-            let mut word = [0; 8];
-            word[..from.len()].copy_from_slice(from);
-            to.store(u64::from_ne_bytes(word), Relaxed);
+        for (to, from) in self.words(number, granules.clone()).zip(entry.as_chunks::<8>().0) {
+            to.store(u64::from_ne_bytes(*from), Relaxed);
         }
         let at = found.map_or_else(|| set.next_place(ring), |(at, _)| at);
-        set.used[at / 64].fetch_and(!(1 << (at % 64)), Relaxed);
+        set.take_used(at);
         set.places[at].store(place.with_entry(&granules).0, Release);
         let frames = granules.start / FRAME_GRANULES..granules.end.div_ceil(FRAME_GRANULES);
         for frame in frames.filter(|frame| *frame >= self.ways()) {
@@ -346,8 +343,8 @@ fn is_full(end: u32, ring: u32) -> bool {
     end + FRAME_GRANULES > ring
 }
 
-/// The entry of a page.
-fn pack<'a>(packer: &mut Packer, page: &'a PageBytes, entry: &'a mut PageBytes) -> &'a [u8] {
+/// The entry of a page, and how many granules it takes.
+fn pack<'a>(packer: &mut Packer, page: &'a PageBytes, entry: &'a mut PageBytes) -> (&'a PageBytes, u32) {
     let word;
     let bytes = match packer.pack(page) {
         Packed::Same(same) => {
@@ -355,12 +352,13 @@ fn pack<'a>(packer: &mut Packer, page: &'a PageBytes, entry: &'a mut PageBytes) 
             &word[..]
         }
         Packed::Bytes(bytes) => bytes,
-        Packed::Incompressible => return page,
+        Packed::Incompressible => return (page, FRAME_GRANULES),
     };
     let (head, rest) = entry.split_at_mut(HEAD_BYTES);
     head.copy_from_slice(&(bytes.len() as u16).to_ne_bytes());
     rest[..bytes.len()].copy_from_slice(bytes);
-    &entry[..HEAD_BYTES + bytes.len()]
+    let granules = (HEAD_BYTES + bytes.len()).div_ceil(GRANULE) as u32;
+    (entry, granules)
 }
 
 /// The page of a compressed entry. Returns whether it is one.
@@ -388,6 +386,21 @@ impl Set {
         self.places().find(|(_, place)| place.name() == name)
     }
 
+    /// The page is remembered without its entry from now on, unless the place has changed.
+    fn drop_entry(&self, at: usize, place: Place) {
+        let _ = self.places[at].compare_exchange(place.0, place.without_entry().0, Relaxed, Relaxed);
+    }
+
+    fn note_used(&self, at: usize) {
+        self.used[at / 64].fetch_or(1 << (at % 64), Relaxed);
+    }
+
+    /// Whether the page was read since the head came by. From now on it was not.
+    fn take_used(&self, at: usize) -> bool {
+        let bit = 1 << (at % 64);
+        self.used[at / 64].fetch_and(!bit, Relaxed) & bit != 0
+    }
+
     /// From here on a ring of so many granules was never written.
     fn end(&self, ring: u32) -> u32 {
         self.end.load(Relaxed).min(ring)
@@ -396,24 +409,17 @@ impl Set {
     /// Room for an entry of so many granules in a full ring: the entries that are there go. => `need` is no more than a frame has,
     /// and the ring has a frame
     fn sweep(&self, ring: u32, need: u32) -> u32 {
+        let in_the_way = |first| {
+            let entries = self.places().filter_map(move |(at, place)| Some((at, place, place.entry(ring)?)));
+            entries.filter(move |(_, _, entry)| entry.start < first + need && entry.end > first)
+        };
         let mut first = self.head.load(Relaxed).min(ring);
-        let mut in_the_way = [0u64; PLACES / 64];
         for _ in 0..PLACES {
             if first + need > ring {
                 first = 0;
             }
-            in_the_way.fill(0);
-            let mut spared = None;
-            for (at, place) in self.places() {
-                let bit = 1 << (at % 64);
-                if let Some(entry) = place.entry(ring).filter(|entry| entry.start < first + need && entry.end > first) {
-                    in_the_way[at / 64] |= bit;
-                    if self.used[at / 64].fetch_and(!bit, Relaxed) & bit != 0 {
-                        spared = spared.max(Some(entry.end));
-                    }
-                }
-            }
-            match spared {
+            let spared = in_the_way(first).filter(|(at, ..)| self.take_used(*at)).map(|(.., entry)| entry.end);
+            match spared.max() {
                 Some(end) => first = end,
                 None => break,
             }
@@ -421,9 +427,7 @@ impl Set {
         if first + need > ring {
             first = 0; // whatever is there
         }
-        for (at, place) in self.places().filter(|(at, _)| in_the_way[at / 64] >> (at % 64) & 1 == 1) {
-            let _ = self.places[at].compare_exchange(place.0, place.without_entry().0, Relaxed, Relaxed);
-        }
+        in_the_way(first).for_each(|(at, place, _)| self.drop_entry(at, place));
         self.head.store(first + need, Relaxed);
         self.end.fetch_max(first + need, Relaxed);
         first
@@ -446,9 +450,7 @@ impl Set {
 
     /// The ring has no more than so many granules from now on.
     fn shrink(&self, ring: u32) {
-        for (at, place) in self.places().filter(|(_, place)| place.entry(ring).is_none()) {
-            let _ = self.places[at].compare_exchange(place.0, place.without_entry().0, Relaxed, Relaxed);
-        }
+        self.places().filter(|(_, place)| place.entry(ring).is_none()).for_each(|(at, place)| self.drop_entry(at, place));
         self.end.fetch_min(ring, Relaxed);
     }
 }
@@ -555,8 +557,8 @@ mod tests {
         let kept = (0..60).rev().filter(|n| compressible(*n)).find(|n| here(*n)).expect("some are here");
         fill(60..72);
         assert!(here(kept));
-        let used = cache.table()[0].place_of(key(kept) as u64 >> 26 | 1).expect("it is here").0;
-        cache.table()[0].used[used / 64].fetch_and(!(1 << (used % 64)), Relaxed); // as if it had not just been read
+        let (_, set, name) = cache.find(key(kept));
+        set.take_used(set.place_of(name).expect("it is here").0); // as if it had not just been read
         fill(72..100);
         assert!(!here(kept));
     }

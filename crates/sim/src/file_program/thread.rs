@@ -490,8 +490,7 @@ impl<'a> FileThread<'a> {
             let pages = LEAST_BUDGET + self.rng.below(LEAST_BUDGET as usize) as u32;
             self.say(format_args!("has {pages} pages of memory from now on"));
             let map = machine.map.read();
-            machine.core.lock().vm.set_limit(pages);
-            map.pool.iter().for_each(|pool| pool.set_budget(pages));
+            map.set_limit(&mut machine.core.lock(), pages);
             machine.ring_daemon_anyway();
         } else {
             let policy = self.rng.pick(policy::NAMES);
