@@ -23,22 +23,28 @@ def jobs() -> list[Program]:
         batch("php", (0, None), ["php", SOURCES / "hash.php"]),
         batch("perl", (0, None), ["perl", SOURCES / "hash.pl"]),
         batch("ruby", (0, None), ["ruby", SOURCES / "hash.rb"]),
-        java(),
+        compiled("java", ["javac", "-d", ".", SOURCES / "Objects.java"], ["java", "-XX:+UseSerialGC", "-Xmx1g", "-cp", ".", "Objects"]),
         batch("R", (0, None), ["Rscript", SOURCES / "order.R"]),
         duckdb(),
+        compiled("c++", ["c++", "-O2", "-o", "map", SOURCES / "map.cpp"], ["./map"]),
+        compiled("haskell", ["ghc", "-O1", "-outputdir", ".", "-o", "map", SOURCES / "map.hs"], ["./map"]),
+        batch("lua", (0, None), ["lua5.4", SOURCES / "table.lua"]),
+        batch("node", (0, None), ["node", SOURCES / "map.js"]),
+        batch("sqlite", (0, None), ["sqlite3", ":memory:", f".read {SOURCES / 'rows.sql'}"]),
     ]
 
 
-def java() -> Program:
-    """A hash map under the serial collector."""
+def compiled(name: str, compiler: list[str | Path], command: list[str | Path]) -> Program:
+    """A program that is compiled in the working directory first."""
 
     def prepare(work: Path, _size: int) -> None:
-        done = subprocess.run(["javac", "-d", work, SOURCES / "Objects.java"], capture_output=True, text=True)
+        done = subprocess.run(compiler, cwd=work, capture_output=True, text=True)
         if done.returncode:
-            raise Failure(f"javac: {done.stderr.strip()}")
+            raise Failure(f"{compiler[0]}: {done.stderr.strip()}")
 
-    run = batch("java", (0, None), ["java", "-XX:+UseSerialGC", "-Xmx1g", "-cp", ".", "Objects"])
-    return replace(run, needs=("java", "javac"), prepare=prepare)
+    run = batch(name, (0, None), command)
+    needed = [*run.needs, str(compiler[0])]
+    return replace(run, needs=tuple(word for word in needed if not word.startswith(".")), prepare=prepare)
 
 
 def duckdb() -> Program:

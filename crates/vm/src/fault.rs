@@ -80,7 +80,7 @@ impl<P: Pager> Vm<P> {
         self.dequeue(frame);
         self.table.set(page, word.begin_restore());
         self.counters.soft_faults.add(1);
-        self.inactive_share.soft_fault(self.limit);
+        self.inactive_share.soft_fault(self.evictions, self.limit);
         self.decide(Decision::Restore(page));
         match word.readahead() {
             true => {
@@ -153,8 +153,8 @@ impl<P: Pager> Vm<P> {
         self.count_over_budget();
         self.counters.hard_faults.add(1);
         let in_memory = self.is_in_memory(page);
-        if self.evictions_since(word.evicted_at()).is_some_and(|distance| distance < self.limit / 2) {
-            self.inactive_share.early_return(in_memory, self.limit);
+        if let Some(distance) = self.evictions_since(word.evicted_at()) {
+            self.inactive_share.hard_fault(distance, in_memory, self.evictions, self.limit);
         }
         let cluster = match stream {
             Some(_) => self.read_cluster(stream, page, window, bounds, true, over_budget),

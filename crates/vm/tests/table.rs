@@ -331,7 +331,9 @@ fn mapped_pages_that_are_absent_are_given_up() {
 fn only_what_a_thread_waits_for_makes_the_inactive_share_grow() {
     let inactive_target = |bring_back: &dyn Fn(&mut Vm<Tape>, PageIndex) -> PageIn| {
         let mut vm = core(1 << 20);
-        (0..400).for_each(|index| bring_to(&mut vm, index, State::PagedOut));
+        // half of them long before the others: as if they were used more rarely
+        let others = 10_000..10_000 + u64::from(FRAMES);
+        (0..200).chain(others).chain(200..400).for_each(|index| bring_to(&mut vm, index, State::PagedOut));
         let mut inactive = 0;
         for index in 0..400 {
             let op = bring_back(&mut vm, index);
