@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import fcntl
 import json
 import mmap
 import os
@@ -144,10 +145,16 @@ def at_work() -> Iterator[Path]:
         sys.exit(why)
     work = REPOSITORY / "bench" / "work"
     work.mkdir(exist_ok=True)
+    lock = os.open(work, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("another measurement is under way: two at a time would share the disk, and their files; wait for its end")
     try:
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
 
 
 def verdict(ratio: float | None, mark: float | None) -> str:

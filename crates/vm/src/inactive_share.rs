@@ -21,8 +21,8 @@ const PERMILLE_MIN: u32 = 15;
 const NEARLY_ALL: u32 = 8;
 /// A soft fault or a return from a device counts as so many returns from compressed memory.
 const WEIGHT: u32 = 4;
-/// A hard fault that a larger share would save, by [`Returns::saved`], is worth so many soft faults: four for its time, and it saves
-/// others, because the page stays active for several rounds.
+/// A hard fault that a larger share would save, by [`Returns::saved`], is worth so many soft faults: four for its time; the rest
+/// for others that it saves, because the page stays active for several rounds.
 const WORTH: f64 = 16.0;
 /// The share grows if it is worth so many times what it costs.
 const GROWS: f64 = 1.25;
@@ -36,6 +36,7 @@ const FADES: f64 = 0.75;
 pub(crate) struct InactiveShare {
     permille: u32,
     soft: u32,
+    /// Returns after fewer evictions than half of the budget has pages, from devices and from compressed memory.
     early: u32,
     early_in_memory: u32,
     several: bool,
@@ -50,12 +51,12 @@ pub(crate) struct InactiveShare {
 /// How soon pages come back after their eviction. Times are in evictions, as a part of the budget's pages.
 ///
 /// Take pages that are used at random, each at a rate of its own. Those with rate r come back after an exponentially distributed
-/// time t, and the mean of exp(-t / T) over them is m = rT / (1 + rT). So m / (1 - m) / T is r, whatever T is. Where rates differ, a
-/// short T finds more of the pages that are used often, and so a higher rate than a long one.
+/// time t, and the mean of exp(-t / T) over them is m = rT / (1 + rT). So m / (1 - m) / T is r, whatever T is. Where rates differ,
+/// a short T finds more of the pages that are used often, and so a higher rate than a long one.
 ///
-/// A longer trial would keep pages that come back soon: as many as the rate over the trial's time tells. But as many frames fewer
-/// would hold active pages, of which some would be used, too: as many as the rate over the time that pages are active tells. So only
-/// the difference is saved. Where all pages are used equally often it is nothing, whatever the share.
+/// With a larger share, pages that come back soon would not have gone: as many as the rate over the time that pages are inactive
+/// tells. But as many frames fewer would hold active pages, of which some would be used, too: as many as the rate over the time
+/// that pages are active tells. So only the difference is saved. Where all pages are used equally often that is nothing.
 #[derive(Clone, Copy, Debug)]
 struct Returns {
     count: f64,
@@ -120,11 +121,10 @@ impl InactiveShare {
         self.judge(evictions, budget);
     }
 
-    /// A thread needs a page that was evicted so many evictions ago, to compressed memory or to a device. If that was soon, it would
-    /// not have been evicted if its last references had been seen.
+    /// A thread needs a page that was evicted so many evictions ago, to compressed memory or to a device.
     pub(crate) fn hard_fault(&mut self, distance: u32, in_memory: bool, evictions: u32, budget: u32) {
         let weight = if in_memory { 1.0 / f64::from(WEIGHT) } else { 1.0 };
-        self.returns.note(f64::from(distance) / f64::from(budget), weight);
+        self.returns.note(f64::from(distance) / f64::from(budget.max(1)), weight);
         if distance < budget / 2 {
             *if in_memory { &mut self.early_in_memory } else { &mut self.early } += 1;
             self.judge(evictions, budget);
@@ -164,8 +164,7 @@ mod tests {
     /// The same, some of them fifty times as often.
     const DIFFERENT: &[f64] = &[0.5, 0.01];
 
-    /// Judged so many times, with that many soft faults for as many returns from memory and from devices, after times whose means are
-    /// `times`.
+    /// Judged so many times, with that many soft faults for as many returns from memory and from devices. `times`: their means.
     fn after(mut share: InactiveShare, judged: u32, (soft, in_memory, device): (u32, u32, u32), times: &[f64]) -> InactiveShare {
         let mut evictions = share.judged_at;
         let mut returned = 0_u32;
