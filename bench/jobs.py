@@ -29,7 +29,7 @@ def jobs() -> list[Program]:
         compiled("c++", ["c++", "-O2", "-o", "map", SOURCES / "map.cpp"], ["./map"]),
         compiled("haskell", ["ghc", "-O1", "-outputdir", ".", "-o", "map", SOURCES / "map.hs"], ["./map"]),
         batch("lua", (0, None), ["lua5.4", SOURCES / "table.lua"]),
-        batch("node", (0, None), ["node", SOURCES / "map.js"]),
+        batch("node", (0, None), ["node", "--max-old-space-size=2000", SOURCES / "map.js"]),
         batch("sqlite", (0, None), ["sqlite3", ":memory:", f".read {SOURCES / 'rows.sql'}"]),
     ]
 

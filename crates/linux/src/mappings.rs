@@ -64,7 +64,7 @@ impl Mappings {
 impl overspill_machine::kernel::Mappings for Mappings {
     fn opened() -> Self {
         let mut mappings = Mappings::default();
-        let _ = open(&mut mappings.maps, MAPS).and(open(&mut mappings.mem, MEM));
+        let _ = open(&mut mappings.maps, MAPS).and(open(&mut mappings.mem, MEM)).and(open(&mut mappings.pagemap, PAGEMAP));
         mappings
     }
 
@@ -90,7 +90,16 @@ impl overspill_machine::kernel::Mappings for Mappings {
     }
 
     fn references(&mut self, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), Errno> {
-        scan_touched(open(&mut self.pagemap, PAGEMAP)?, start, end, f)
+        scan(open(&mut self.pagemap, PAGEMAP)?, (start, end), (PAGE_IS_PRESENT | PAGE_IS_ACCESSED, 0), u64::MAX, f)
+    }
+
+    fn first_present(&self, start: usize, end: usize) -> usize {
+        let Some(pagemap) = &self.pagemap else { return start };
+        let mut first = end;
+        match scan(pagemap.raw(), (start, end), (0, PAGE_IS_PRESENT | PAGE_IS_SWAPPED), 1, |start, _| first = first.min(start)) {
+            Ok(()) => first,
+            Err(_) => start,
+        }
     }
 }
 
@@ -133,33 +142,42 @@ struct ScanArg {
 
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// It was touched since UFFDIO_RWPROTECT. From the same series as `FEATURES_REFERENCES` of `uffd.rs`.
 const PAGE_IS_ACCESSED: u64 = 1 << 9;
 
-/// Calls `f(start, end)` for each run of pages of the range that are present and were touched since they were watched, in bytes.
-/// `pagemap` is that file of /proc.
+/// Calls `f(start, end)` for each run of pages of the range that have all categories of the one mask, and if there are any in the
+/// other, one of those. In bytes, of `most` pages. `pagemap` is that file of /proc.
 ///
 /// # Errors
 /// EINVAL: the kernel does not tell.
-fn scan_touched(pagemap: i32, start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    let categories = PAGE_IS_PRESENT | PAGE_IS_ACCESSED;
+fn scan(
+    pagemap: i32,
+    (start, end): (usize, usize),
+    (all, any): (u64, u64),
+    most: u64,
+    mut f: impl FnMut(usize, usize),
+) -> Result<(), i32> {
     let mut regions = [PageRegion::default(); 64];
-    let mut at = start;
-    while at < end {
+    let (mut at, mut left) = (start, most);
+    while at < end && left > 0 {
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
             start: at as u64,
             end: end as u64,
             vec: regions.as_mut_ptr() as u64,
             vec_len: regions.len() as u64,
-            category_mask: categories,
-            return_mask: categories,
+            max_pages: left,
+            category_mask: all,
+            category_anyof_mask: any,
+            return_mask: all | any,
             ..ScanArg::default()
         };
         // SAFETY: the kernel reads and writes the structure and at most `vec_len` regions, both live.
         let n = unsafe { sys!(libc::SYS_ioctl, pagemap, PAGEMAP_SCAN, &mut arg as *mut _) }?;
         for r in &regions[..n] {
             f(r.start as usize, r.end as usize);
+            left -= (r.end - r.start) / PAGE_SIZE as u64;
         }
         if arg.walk_end as usize <= at {
             break;
@@ -194,6 +212,31 @@ mod tests {
         unsafe { area::unmap(base as *mut u8, 4 * PAGE_SIZE) };
         assert!(mappings.read(0, &mut page).is_err());
         assert!(fixed().is_some());
+    }
+
+    /// GHC's run-time system reserves a terabyte. To take it over, the pager asked about each page, for half a second, while every
+    /// fault waited.
+    #[test]
+    fn the_first_page_of_a_large_reservation_is_found_at_once() {
+        const LEN: usize = 1 << 40;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping.
+        let base = unsafe { sys!(libc::SYS_mmap, 0usize, LEN, libc::PROT_NONE, flags, usize::MAX, 0usize) }.expect("address space");
+        let mappings = Mappings::opened();
+        let end = base + LEN;
+        assert_eq!(mappings.first_present(base, end), end);
+        assert_eq!(Mappings::default().first_present(base, end), base, "nothing is known");
+        for at in [end - PAGE_SIZE, base + LEN / 2 + 3 * PAGE_SIZE] {
+            // SAFETY: our own mapping, which nobody else uses.
+            unsafe {
+                sys!(libc::SYS_mprotect, at, PAGE_SIZE, libc::PROT_READ | libc::PROT_WRITE).expect("protected");
+                (at as *mut u8).write(1);
+            }
+            assert_eq!((mappings.first_present(base, end), mappings.first_present(at, end)), (at, at));
+        }
+        assert_eq!(mappings.first_present(base + LEN / 2 + 4 * PAGE_SIZE, end), end - PAGE_SIZE);
+        // SAFETY: nobody uses it any more.
+        unsafe { area::unmap(base as *mut u8, LEN) };
     }
 
     #[test]

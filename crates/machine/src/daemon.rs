@@ -166,6 +166,9 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         if is_sealed {
             buffers.hold(&mut machine.core.lock(), 0, write_pages as u32); // so that a write can always begin
         }
+        // in a descriptor table of the pager's own, if it has one
+        let opened = || if machine.config.delivery == Delivery::Threads { K::Mappings::opened() } else { K::Mappings::default() };
+        machine.map.write().mappings = opened();
         Ok(Daemon {
             io: K::io(engine, 32)?,
             batch: Vec::with_capacity(BATCH),
@@ -176,7 +179,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             home_dirty: Vec::with_capacity(BATCH),
             busy: Vec::with_capacity(BATCH),
             unwritable: Vec::with_capacity(BATCH),
-            mappings: if machine.config.delivery == Delivery::Threads { K::Mappings::opened() } else { K::Mappings::default() },
+            mappings: opened(),
             locked_seen: false,
             fruitless: 0,
             writes: (0..WRITES_MAX).map(|_| Write::new()).collect(),

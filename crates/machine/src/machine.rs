@@ -218,6 +218,7 @@ impl<K: Kernel> Machine<K> {
             pool: parts.pool,
             names: parts.names,
             process: parts.process,
+            mappings: K::Mappings::default(),
         };
         let locks = &parts.status.locks;
         Ok(Machine {

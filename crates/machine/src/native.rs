@@ -4,7 +4,7 @@
 //! everything fits, the program runs at the kernel's speed, and stays within the budget. When frames get short, all native ranges
 //! are adopted: they are registered, and their present pages are taken over one by one.
 
-use crate::kernel::{Host as _, Kernel};
+use crate::kernel::{Host as _, Kernel, Mappings as _};
 use crate::machine::{Core, Machine};
 use crate::ranges::{Flags, Kind, Range};
 use crate::space::Space;
@@ -115,11 +115,15 @@ impl<K: Kernel> Machine<K> {
         if !map.ranges.insert(range) {
             self.stop_ranges_full();
         }
-        for start in (range.start..range.end).step_by(Self::ADOPTED_BYTES) {
+        let mut at = map.mappings.first_present(range.start, range.end);
+        while at < range.end {
+            let until = range.end.min(at + Self::ADOPTED_BYTES);
             let mut core = self.core.lock();
-            K::each_resident(start, range.end.min(start + Self::ADOPTED_BYTES), |addr| {
+            K::each_resident(at, until, |addr| {
                 core.vm.adopt(range.page(addr));
             });
+            drop(core);
+            at = map.mappings.first_present(until, range.end);
         }
     }
 

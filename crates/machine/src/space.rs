@@ -53,6 +53,8 @@ pub struct Space<K: Kernel> {
     pub names: Box<[DeviceName; DEVICES_MAX]>,
     /// This process, for discards of scattered ranges.
     pub process: K::Process,
+    /// Its mappings. A thread of the pager's opens the descriptors.
+    pub mappings: K::Mappings,
 }
 
 impl<K: Kernel> Space<K> {
