@@ -12,6 +12,7 @@ from common import REPOSITORY, Failure
 from programs import TEST_PROGRAMS, Program, batch, programs
 
 SOURCES = REPOSITORY / "bench" / "objects"
+SERIAL: list[str | Path] = ["java", "-XX:+UseSerialGC", "-Xmx1g", "-cp", ".", "Objects"]
 
 
 def jobs() -> list[Program]:
@@ -23,7 +24,7 @@ def jobs() -> list[Program]:
         batch("php", (0, None), ["php", SOURCES / "hash.php"]),
         batch("perl", (0, None), ["perl", SOURCES / "hash.pl"]),
         batch("ruby", (0, None), ["ruby", SOURCES / "hash.rb"]),
-        compiled("java", ["javac", "-d", ".", SOURCES / "Objects.java"], ["java", "-XX:+UseSerialGC", "-Xmx1g", "-cp", ".", "Objects"]),
+        compiled("java", ["javac", "-d", ".", SOURCES / "Objects.java"], SERIAL),
         batch("R", (0, None), ["Rscript", SOURCES / "order.R"]),
         duckdb(),
         compiled("c++", ["c++", "-O2", "-o", "map", SOURCES / "map.cpp"], ["./map"]),
@@ -42,9 +43,8 @@ def compiled(name: str, compiler: list[str | Path], command: list[str | Path]) -
         if done.returncode:
             raise Failure(f"{compiler[0]}: {done.stderr.strip()}")
 
-    run = batch(name, (0, None), command)
-    needed = [*run.needs, str(compiler[0])]
-    return replace(run, needs=tuple(word for word in needed if not word.startswith(".")), prepare=prepare)
+    installed = (str(word) for word in (compiler[0], command[0]) if word != "./map")  # (that is what is compiled)
+    return replace(batch(name, (0, None), command), needs=tuple(installed), prepare=prepare)
 
 
 def duckdb() -> Program:

@@ -296,7 +296,7 @@ impl<K: Kernel> Frozen<'_, K> {
         self.core.vm.set_watches(program.tells_references());
         core::mem::forget(core::mem::replace(&mut self.map.program, program));
         core::mem::forget(core::mem::replace(&mut self.map.parking, parking));
-        core::mem::forget(core::mem::take(&mut self.map.mappings)); // a file of the parent's memory; the page daemon opens the child's
+        core::mem::forget(core::mem::take(&mut self.map.mappings)); // the page daemon opens the child's
         self.machine.parking.register(&self.map.parking)?;
         let devices = self.core.vm.devices_mut();
         devices.inherit();

@@ -122,6 +122,7 @@ impl PoolCounters {
     pub fn packed_pages(&self) -> u64 {
         self.stored_pages - self.same_filled_pages
     }
+
     /// Bytes of pages stored per byte of arena; 0 if there is none.
     pub fn ratio(&self) -> f64 {
         let arena = self.arena_used_bytes;

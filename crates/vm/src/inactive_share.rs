@@ -2,8 +2,8 @@
 //!
 //! A reference is seen only on an inactive page, so the inactive pages tell a policy what is used. But each page of the working set
 //! that is made inactive costs a move and a soft fault. Together they take a fifth of a hard fault's time, or half of it where all
-//! CPUs are busy. So the share grows while that saves more hard faults than it costs soft ones ([`Returns::saved`]), and shrinks
-//! while it saves fewer.
+//! CPUs are busy. So the share grows while the hard faults that it saves ([`Returns::saved`]) are worth more than the soft faults
+//! that it costs, and shrinks while they are worth less.
 //!
 //! A page that comes back from compressed memory takes only two or three times as long as a soft fault. Such a return counts less,
 //! and where most returns are of that kind the share may become smaller.
