@@ -12,7 +12,6 @@ from common import REPOSITORY, Failure
 from programs import TEST_PROGRAMS, Program, batch, programs
 
 SOURCES = REPOSITORY / "bench" / "objects"
-SERIAL: list[str | Path] = ["java", "-XX:+UseSerialGC", "-Xmx1g", "-cp", ".", "Objects"]
 
 
 def jobs() -> list[Program]:
@@ -24,7 +23,11 @@ def jobs() -> list[Program]:
         batch("php", (0, None), ["php", SOURCES / "hash.php"]),
         batch("perl", (0, None), ["perl", SOURCES / "hash.pl"]),
         batch("ruby", (0, None), ["ruby", SOURCES / "hash.rb"]),
-        compiled("java", ["javac", "-d", ".", SOURCES / "Objects.java"], SERIAL),
+        compiled(
+            "java",
+            ["javac", "-d", ".", SOURCES / "Objects.java"],
+            ["java", "-XX:+UseSerialGC", "-Xmx1g", "-cp", ".", "Objects"],
+        ),
         batch("R", (0, None), ["Rscript", SOURCES / "order.R"]),
         duckdb(),
         compiled("c++", ["c++", "-O2", "-o", "map", SOURCES / "map.cpp"], ["./map"]),

@@ -158,7 +158,8 @@ def test_a_swapoff_ends_when_its_progress_raises(delivery: str, tmp_path: Path, 
         assert array.sum() == array.size
     """
     (tmp_path / "spare").mkdir()
-    ran = program(text, delivery, str(tmp_path), str(tmp_path / "spare"), OVERSPILL_INJECT="swapoff_pages=1")  # so slow that there is progress to tell of
+    slow = {"OVERSPILL_INJECT": "swapoff_pages=1"}  # so that there is progress to tell of
+    ran = program(text, delivery, str(tmp_path), str(tmp_path / "spare"), **slow)
     assert ran.returncode == 0 and ran.stdout.endswith("left\n"), ran
 
 

@@ -1012,7 +1012,8 @@ static void op_madvise(void) {
     while (pick >= v->weight) pick -= v++->weight;
     if (!variant(v->variant) || (v->advice == MADV_REMOVE && in_child())) return;
     if ((v->advice == MADV_MERGEABLE || v->advice == MADV_UNMERGEABLE) && !can_merge) return;
-    if (v->advice == MADV_GUARD_INSTALL) // files, shared memory: only since Linux 6.15, and children may or may not get these guards
+    // guards in files and shared memory: only since Linux 6.15, and children may or may not get them
+    if (v->advice == MADV_GUARD_INSTALL)
         for (i = a; i < a + n; i++)
             if (s->p[i].kind == PRIVATE_FILE || s->p[i].kind == SHARED) return;
     call("madvise(%s, %d, %s)", place(s, a), n, v->name);

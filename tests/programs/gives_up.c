@@ -30,7 +30,8 @@ static int rights(const char *task, char *out, int size) {
     snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
     FILE *f = fopen(path, "r"); if (!f) return 0;
     while (fgets(line, sizeof line, f)) {
-        if (!strncmp(line, "Name:\tiou-", 10)) { fclose(f); return 0; } // the kernel's worker: each request has its issuer's credentials
+        // the kernel's worker: each request has its issuer's credentials
+        if (!strncmp(line, "Name:\tiou-", 10)) { fclose(f); return 0; }
         for (int k = 0; keys[k]; k++) if (!strncmp(line, keys[k], strlen(keys[k]))) n += snprintf(out + n, size - n, "%s", line);
     }
     fclose(f); return n;

@@ -493,9 +493,7 @@ pub trait Mappings: Default {
     /// The kernel cannot be asked.
     fn references(&mut self, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), Errno>;
     /// An address before which no page of the range is in memory. It is `start` while the descriptors are not open.
-    fn first_present(&self, start: usize, _end: usize) -> usize {
-        start
-    }
+    fn first_present(&self, start: usize, end: usize) -> usize;
 }
 
 /// Memory of this process that stays where it is, in bytes.

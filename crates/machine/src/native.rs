@@ -115,15 +115,15 @@ impl<K: Kernel> Machine<K> {
         if !map.ranges.insert(range) {
             self.stop_ranges_full();
         }
-        let mut at = map.mappings.first_present(range.start, range.end);
-        while at < range.end {
-            let until = range.end.min(at + Self::ADOPTED_BYTES);
+        let mut start = range.start;
+        while start < range.end {
+            let at = map.mappings.first_present(start, range.end);
+            let end = range.end.min(at + Self::ADOPTED_BYTES);
             let mut core = self.core.lock();
-            K::each_resident(at, until, |addr| {
+            K::each_resident(at, end, |addr| {
                 core.vm.adopt(range.page(addr));
             });
-            drop(core);
-            at = map.mappings.first_present(until, range.end);
+            start = end;
         }
     }
 

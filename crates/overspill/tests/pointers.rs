@@ -13,7 +13,8 @@ fn objects(pager: &Pager, count: usize) -> (RegionOf<u64>, RegionOf<usize>) {
     for (at, object) in objects.chunks_mut(OBJECT_WORDS).enumerate() {
         object.fill(at as u64 * 0x9e37_79b9);
     }
-    let mut array = pager.region_of::<usize>(count * 16).expect("room"); // a few pages to a window, so that there is more than one window
+    // a few pages to a window, so that there is more than one window
+    let mut array = pager.region_of::<usize>(count * 16).expect("room");
     let mut rng = Rng(7);
     let mut order: Vec<usize> = (0..count).collect();
     for i in (1..count).rev() {

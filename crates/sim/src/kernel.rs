@@ -62,6 +62,15 @@ impl Mappings for SimMappings {
         }
         Ok(())
     }
+    fn first_present(&self, start: usize, end: usize) -> usize {
+        resident(start, end, |pages| pages.next().unwrap_or(end))
+    }
+}
+
+/// The pages of a range that are in memory.
+fn resident<T>(start: usize, end: usize, f: impl FnOnce(&mut dyn Iterator<Item = usize>) -> T) -> T {
+    let there = |(at, entry): (&usize, &Entry)| matches!(entry, Entry::Page { .. } | Entry::Zero { .. }).then_some(*at);
+    world().kernel.enter(|kernel| f(&mut kernel.spaces[here()].table.range(start..end).filter_map(there)))
 }
 
 /// A host without a family, polling handlers, or a recording.
@@ -176,10 +185,7 @@ impl Kernel for Sim {
         }
     }
     fn each_resident(start: usize, end: usize, f: impl FnMut(usize)) {
-        let there = |(at, entry): (&usize, &Entry)| matches!(entry, Entry::Page { .. } | Entry::Zero { .. }).then_some(*at);
-        let list: Vec<usize> =
-            world().kernel.enter(|kernel| kernel.spaces[here()].table.range(start..end).filter_map(there).collect());
-        list.into_iter().for_each(f);
+        resident(start, end, |pages| pages.collect::<Vec<_>>()).into_iter().for_each(f);
     }
     fn is_mapped(start: usize, end: usize) -> bool {
         world().kernel.enter(|kernel| {
