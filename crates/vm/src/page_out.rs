@@ -387,9 +387,12 @@ impl<P: Pager> Vm<P> {
             return Compared::Drop(frame);
         }
         // on a device it would stay for ever, however often it is used
-        let moves = |slot| self.pool_size.is_open() && !word.passes_memory() && !self.pager.locate(slot).is_memory;
-        if self.pager.stored(page).is_some_and(|(slot, stored)| stored == tag && !moves(slot)) {
-            return self.settle_unchanged(page, word, frame);
+        if let Some((slot, stored)) = self.pager.stored(page) {
+            self.pool_size.compared(stored != tag);
+            let moves = self.pool_size.is_open() && !word.passes_memory() && !self.pager.locate(slot).is_memory;
+            if stored == tag && !moves {
+                return self.settle_unchanged(page, word, frame);
+            }
         }
         self.policies.of(page).policy.dirtied(frame);
         // A stored copy holds older content. Its slot is freed at once, so that full swap has room for the new one.
