@@ -189,7 +189,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
         self.dirty.retain(|d| d.write);
         if past_memory {
-            self.dirty.sort_by_key(|d| d.packed); // they come last, see `write_dirty`
+            self.dirty.sort_unstable_by_key(|d| (d.packed, d.page)); // they come last, see `write_dirty`
         }
         if let Some(pool) = &map.pool {
             pool.empty_freed(&mut core.vm); // the slots that these pages had there make room for their new ones
