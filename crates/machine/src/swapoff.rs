@@ -174,9 +174,10 @@ impl Courtesy {
         now < self.until
     }
 
-    /// The length of a run meanwhile. `read_ns`: what reading one page takes, 0 if that is not known.
-    fn run_pages(most: u32, read_ns: u64) -> u32 {
-        if read_ns < SEEK_NS { most.min(COURTESY_PAGES) } else { most }
+    /// How many of `ready` flights may be under way meanwhile, and the most pages of a run. `read_ns`: what reading one page takes,
+    /// 0 if that is not known.
+    fn limits(ready: usize, run_pages: u32, read_ns: u64) -> (usize, u32) {
+        (ready.min(1), if read_ns < SEEK_NS { run_pages.min(COURTESY_PAGES) } else { run_pages })
     }
 }
 
@@ -316,10 +317,9 @@ impl<K: Kernel> Worker<K> {
         if self.ready == 0 || !courtesy {
             self.make_ready(machine);
         }
-        let allowed = if courtesy { self.ready.min(1) } else { self.ready };
-        let run_pages = match courtesy {
-            true => Courtesy::run_pages(self.run_pages, machine.core.lock().vm.page_in_times().0),
-            false => self.run_pages,
+        let (allowed, run_pages) = match courtesy {
+            true => Courtesy::limits(self.ready, self.run_pages, machine.core.lock().vm.page_in_times().0),
+            false => (self.ready, self.run_pages),
         };
         let (mut scans, begun) = (0, self.progress.reads);
         while self.in_flight < allowed
@@ -681,8 +681,9 @@ mod tests {
         assert!(courtesy.is_due(8, 2000));
         assert!(courtesy.is_due(8, 2000 + COURTESY_NS - 1));
         assert!(!courtesy.is_due(8, 2000 + COURTESY_NS), "the program has what it needs");
-        assert_eq!(Courtesy::run_pages(64, 50_000), COURTESY_PAGES);
-        assert_eq!(Courtesy::run_pages(4, 50_000), 4, "there is no room for more");
-        assert_eq!(Courtesy::run_pages(64, 5_000_000), 64, "a disk that seeks takes as long for one page");
+        assert_eq!(Courtesy::limits(4, 64, 50_000), (1, COURTESY_PAGES));
+        assert_eq!(Courtesy::limits(4, 4, 50_000), (1, 4), "the buffers are no longer");
+        assert_eq!(Courtesy::limits(4, 64, 5_000_000), (1, 64), "a disk that seeks takes as long for one page");
+        assert_eq!(Courtesy::limits(0, 64, 50_000).0, 0, "no buffer is ready");
     }
 }

@@ -386,9 +386,9 @@ impl<P: Pager> Vm<P> {
             self.decide(Decision::DropZero(page));
             return Compared::Drop(frame);
         }
-        // on a device it would stay for ever, however often it is used
         if let Some((slot, stored)) = self.pager.stored(page) {
             self.pool_size.compared(stored != tag);
+            // on a device it would stay for ever, however often it is used
             let moves = self.pool_size.is_open() && !word.passes_memory() && !self.pager.locate(slot).is_memory;
             if stored == tag && !moves {
                 return self.settle_unchanged(page, word, frame);

@@ -237,9 +237,8 @@ impl PoolSize {
         self.sums = sums;
         self.taken = if self.now == 0 { 0 } else { self.now + overhead };
         self.counted = 0;
-        (self.evicted, self.packed) = (self.evicted / 2, self.packed / 2);
-        (self.changed, self.compared) = (self.changed / 2, self.compared / 2);
-        self.alone.iter_mut().chain(&mut self.along).for_each(|count| *count /= 2);
+        let totals = [&mut self.evicted, &mut self.packed, &mut self.changed, &mut self.compared];
+        totals.into_iter().chain(&mut self.alone).chain(&mut self.along).for_each(|count| *count /= 2);
         (budget as usize * self.now / PARTS) as u32
     }
 
