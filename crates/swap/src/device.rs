@@ -20,6 +20,13 @@ pub const BLOCK_SLOTS: u32 = RUN_MAX;
 /// The longest run that is asked for: the longest cluster.
 pub(crate) const WANT_MAX: u32 = 128;
 
+/// As long as a lower priority has a run of this many slots, no shorter run is taken on a higher priority.
+pub(crate) const SHORT_RUN: u32 = 16;
+
+/// A device of more than two steps of growth is sparse if it is at least so many times as long as what it holds. If pages are
+/// changed at random, runs that become free are 50 slots long on average then, longer than most clusters.
+const SPARSE: u32 = 4;
+
 /// The number of streams of writes that are kept apart on a device.
 pub(crate) const WRITERS: usize = 8;
 
@@ -252,6 +259,12 @@ impl Device {
     /// Whether it is a device of extents that can get more, or get slots back that were given back.
     pub(crate) fn can_grow(&self) -> bool {
         self.mapped && !self.full && !self.refused && (self.blist.len() < self.slots || self.absent_count > 0)
+    }
+
+    /// Whether it should not grow for the sake of longer runs: it has much more space than it needs.
+    pub(crate) fn is_sparse(&self) -> bool {
+        let len = self.blist.len() - self.absent_count;
+        len > 2 * GROW_SLOTS && self.in_use() <= len / SPARSE
     }
 
     /// Slots that it can still give; a few less if it is full.

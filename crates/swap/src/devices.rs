@@ -1,6 +1,6 @@
 //! All swap devices in one slot number space: which device comes next, and where a slot is.
 
-use crate::device::{Device, DeviceStatus, WRITERS};
+use crate::device::{Device, DeviceStatus, SHORT_RUN, WRITERS};
 use crate::device_stats::{DeviceStats, Io};
 use crate::extent::ExtentMap;
 use crate::fork_epochs::Epochs;
@@ -11,9 +11,6 @@ use overspill_vm::types::{DeviceId, PageId, Slot};
 
 /// A device has failed after this many failed reads, or writes, in a row, if there is another device.
 pub const ERRORS_MAX: u32 = 8;
-
-/// As long as a lower priority has a run of this many slots, no shorter run is taken on a higher priority.
-const SHORT_RUN: u32 = 16;
 
 /// log2 of the pages of one address range whose writes form one stream: 1 GiB.
 pub(crate) const WRITER_SHIFT: u32 = 18;

@@ -1,7 +1,7 @@
 //! Devices of extents get longer, and give space back to the file system.
 
 use crate::blist::RUN_MAX;
-use crate::device::{ABSENT, BLOCK_SLOTS, Device, OTHER, SEEN_FREE, WANT_MAX, WRITERS};
+use crate::device::{ABSENT, BLOCK_SLOTS, Device, OTHER, SEEN_FREE, SHORT_RUN, WANT_MAX, WRITERS};
 use crate::devices::{AddDeviceError, Devices};
 use crate::extent::{Extent, NoExtents};
 use overspill_vm::pager::SlotRun;
@@ -91,8 +91,8 @@ impl Devices {
     }
 
     /// The device of extents that should get longer, or get slots back that it gave back, before the next run is asked for. It is
-    /// the device that would be written, if it has no free window any more. `None` also if it cannot grow
-    /// ([`Devices::refuse_growth`]). Memory devices do not count: pages that they refuse must find room behind them.
+    /// the device that would be written, if it has no free window any more. A sparse one grows only if it has no more than very short
+    /// runs. `None` also if it cannot grow ([`Devices::refuse_growth`]). Memory devices do not count: pages that they refuse must find room behind them.
     pub fn wants_extent(&self) -> Option<DeviceId> {
         let Devices { all, order, .. } = self;
         let mut from = 0;
@@ -106,10 +106,11 @@ impl Devices {
                     continue;
                 }
                 let longest = if device.gives() { device.blist.longest_below(device.end()) } else { 0 };
-                if longest < RUN_MAX && device.gives() && device.can_grow() {
+                let sparse = longest >= SHORT_RUN && device.is_sparse();
+                if longest < RUN_MAX && !sparse && device.gives() && device.can_grow() {
                     return Some(DeviceId(index));
                 }
-                room |= longest >= WANT_MAX || device.gives() && !device.mapped && device.blist.len() < device.end();
+                room |= sparse || longest >= WANT_MAX || device.gives() && !device.mapped && device.blist.len() < device.end();
             }
             if room {
                 return None;

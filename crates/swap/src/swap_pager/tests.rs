@@ -484,6 +484,47 @@ fn growing(slots: u32) -> (SwapPager, DeviceId) {
     (pager, device)
 }
 
+/// A program that changed its pages at random had a swap file that became seven times as long as what was stored in it: until a run
+/// of 512 slots is free by chance.
+#[test]
+fn random_changes_do_not_make_a_device_grow_for_ever() {
+    const PAGES: u64 = 16_000;
+    let config = Config { pages_max: 99_000, slots_max: 1 << 20, devices_max: 2, extents_max: 200 };
+    let mut pager = SwapPager::without_device(config);
+    let device = pager.devices.add_mapped_device(1 << 20, 0).unwrap();
+    let mut seed = 1u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % PAGES
+    };
+    let mut lens = Vec::new();
+    for cluster in 0..PAGES / 32 * 40 {
+        while pager.devices.wants_extent().is_some() {
+            let len = pager.devices.status(device).unwrap().len;
+            pager.devices.add_extent(device, 0, u64::from(len) << 12, GROW_SLOTS).unwrap();
+        }
+        let first = cluster * 32;
+        let pages: Vec<_> = (first..first + 32).map(|page| if page < PAGES { page } else { random() }).collect();
+        let mut left = &pages[..];
+        while !left.is_empty() {
+            let run = alloc(&mut pager, left.len() as u32).unwrap();
+            let (now, later) = left.split_at(run.count as usize);
+            for (k, index) in now.iter().enumerate() {
+                pager.release_range(page(0, *index), 1);
+                assert!(pager.assign(page(0, *index), Slot(run.first.0 + k as u32), Tag::of(0)));
+            }
+            lens.push(now.len());
+            left = later;
+        }
+    }
+    let status = pager.devices.status(device).unwrap();
+    assert!(status.len <= 4 * PAGES as u32 + GROW_SLOTS, "{} slots for {PAGES} pages", status.len);
+    let late = &lens[lens.len() / 2..];
+    let mean = late.iter().sum::<usize>() / late.len();
+    assert!(mean >= 24, "runs of {mean} pages");
+    pager.check();
+}
+
 /// Makes one pass. Returns the runs that can be given back: first slot, from the beginning of the device, and length.
 fn pass(pager: &mut SwapPager, device: DeviceId, given: bool) -> Vec<(u32, u32)> {
     let mut runs = Vec::new();
