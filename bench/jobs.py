@@ -38,6 +38,26 @@ def jobs() -> list[Program]:
     ]
 
 
+ALGORITHMS = (
+    *("quicksort", "mergesort", "heapsort", "bsearch", "stencil", "transpose", "columns", "matrices", "bfs", "pagerank"),
+    *("dijkstra", "zipf", "threads", "hash-join", "lru-cache", "churn", "queue"),
+)
+
+
+def algorithms() -> list[Program]:
+    """Textbook algorithms in C++, which run only if they are asked for."""
+    compiler = ["c++", "-O2", "-std=c++20", "-pthread", "-o", "algorithms", SOURCES / "algorithms.cpp"]
+    return [compiled(name, compiler, ["./algorithms", name]) for name in ALGORITHMS]
+
+
+def chosen(names: list[str] | None) -> list[Program]:
+    """Those of these names, of which `algorithms` stands for all algorithms; without names all but the algorithms."""
+    if names is None:
+        return jobs()
+    wanted = {*names, *(ALGORITHMS if "algorithms" in names else ())}
+    return [program for program in [*jobs(), *algorithms()] if program.name in wanted]
+
+
 def compiled(name: str, compiler: list[str | Path], command: list[str | Path]) -> Program:
     """A program that is compiled in the working directory first."""
 
@@ -46,7 +66,7 @@ def compiled(name: str, compiler: list[str | Path], command: list[str | Path]) -
         if done.returncode:
             raise Failure(f"{compiler[0]}: {done.stderr.strip()}")
 
-    installed = (str(word) for word in (compiler[0], command[0]) if word != "./map")  # (that is what is compiled)
+    installed = (word for word in map(str, (compiler[0], command[0])) if not word.startswith("./"))  # (that is what is compiled)
     return replace(batch(name, (0, None), command), needs=tuple(installed), prepare=prepare)
 
 

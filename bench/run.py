@@ -322,9 +322,7 @@ def measure_programs(bench: Bench) -> None:
     rows = []
     ratios: dict[str, list[float]] = {"paged": [], "disk alone": []}
     why_no_zram = bench.no_kernel or no_zram()
-    for program in jobs.jobs():
-        if bench.programs is not None and program.name not in bench.programs:
-            continue
+    for program in jobs.chosen(bench.programs):
         if why := program.missing():
             bench.say(f"{program.name} is left out: {why}")
             continue
@@ -546,7 +544,8 @@ def main() -> int:
     parser.add_argument("--size", type=common.parse_size, default=1 << 30, help="memory touched by access [1G]")
     parser.add_argument("--memory", type=common.parse_size, default=256 * MIB, help="memory to do it in [256M]")
     parser.add_argument("--at", type=shares, default=[0.75, 0.5], help="memory of the programs, shares of their peak [0.75,0.5]")
-    parser.add_argument("--program", action="append", choices=[job.name for job in jobs.jobs()], help="this one (may be repeated)")
+    names = [*(job.name for job in jobs.jobs()), "algorithms", *jobs.ALGORITHMS]
+    parser.add_argument("--program", action="append", choices=names, help="this one (may be repeated); `algorithms`: all of those")
     arguments = parser.parse_args()
 
     with at_work() as work:
