@@ -17,6 +17,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering::Release;
+use std::time::Duration;
+
+/// How often the sockets of descendants that have ended are removed. A build with its thousands of compilers would leave each one's,
+/// in memory of the kernel's that nothing else frees.
+const SOCKETS_CHECKED: Duration = Duration::from_secs(10);
 
 /// Runs the program; returns the exit status.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
@@ -145,7 +150,12 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
         };
     }
     let keeper = Keeper::start(&mut command)?;
-    let ended = supervise::supervise(command, block);
+    let remove_stale_sockets = || {
+        if let Ok(directory) = &sockets {
+            control_client::remove_stale(directory);
+        }
+    };
+    let ended = supervise::supervise(command, block, SOCKETS_CHECKED, remove_stale_sockets);
     if ended.as_ref().is_ok_and(Ended::takes_descendants) {
         keeper.end_descendants();
     } else {
@@ -155,9 +165,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
         let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
         Failure::with_status(status, format!("{} cannot be started: {error}", program.file.display()))
     })?;
-    if let Ok(directory) = &sockets {
-        control_client::remove_stale(directory);
-    }
+    remove_stale_sockets();
     // Release: a pager that reads this with Acquire sees everything that the run did before.
     block.status().supervisor_done.store(1, Release);
 

@@ -9,7 +9,7 @@
 //! supervisor killed                              -> the kernel kills the program (PR_SET_PDEATHSIG)
 //! ```
 //!
-//! The signals are blocked and fetched with sigwaitinfo. So there is no handler, no race, and nothing that could interrupt a system
+//! The signals are blocked and fetched with sigtimedwait. So there is no handler, no race, and nothing that could interrupt a system
 //! call. The program gets the mask and the dispositions with which the supervisor was started, also for SIGPIPE, SIGXFSZ and
 //! SIGCHLD.
 //!
@@ -145,22 +145,33 @@ impl Signals {
 
     /// Waits for one of these signals, which are blocked.
     fn wait(&self) -> Received {
-        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         loop {
-            // SAFETY: the set is initialised, and `info` has room for the siginfo_t that is written.
-            let signal = unsafe { libc::sigwaitinfo(&raw const self.0, info.as_mut_ptr()) };
-            if signal < 0 {
-                continue; // EINTR, after a stop and SIGCONT; there is no other error for a valid set.
+            if let Some(received) = self.wait_at_most(Duration::MAX) {
+                return received;
             }
-            // SAFETY: the call succeeded, so `info` is written; zeroed bytes were valid before. si_pid is read for every code,
-            // which is in bounds of the union; it means something only for the codes that `sent` names.
-            let (code, sender) = unsafe {
-                let info = info.assume_init_ref();
-                (info.si_code, info.si_pid())
-            };
-            let sent = matches!(code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
-            return Received { signal, sender: sent.then_some(sender) };
         }
+    }
+
+    /// The same. `None`: that time is over, or a stop of this process has ended the wait.
+    fn wait_at_most(&self, time: Duration) -> Option<Received> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let time = libc::timespec {
+            tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        // SAFETY: the set and the time are initialised, and `info` has room for the siginfo_t that is written.
+        let signal = unsafe { libc::sigtimedwait(&raw const self.0, info.as_mut_ptr(), &raw const time) };
+        if signal < 0 {
+            return None; // EAGAIN or EINTR; there is no other error for a valid set and time
+        }
+        // SAFETY: the call succeeded, so `info` is written; zeroed bytes were valid before. si_pid is read for every code, which is
+        // in bounds of the union; it means something only for the codes that `sent` names.
+        let (code, sender) = unsafe {
+            let info = info.assume_init_ref();
+            (info.si_code, info.si_pid())
+        };
+        let sent = matches!(code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
+        Some(Received { signal, sender: sent.then_some(sender) })
     }
 }
 
@@ -171,11 +182,12 @@ struct Received {
     sender: Option<libc::pid_t>,
 }
 
-/// Starts `command` with the status block addressed to it, and stays with it to its end.
+/// Starts `command` with the status block addressed to it, and stays with it to its end. Meanwhile it calls `chore` after each time
+/// of `every`.
 ///
 /// # Errors
 /// The program cannot be started. Nothing runs then.
-pub fn supervise(mut command: Command, block: &'static StatusFile) -> io::Result<Ended> {
+pub fn supervise(mut command: Command, block: &'static StatusFile, every: Duration, mut chore: impl FnMut()) -> io::Result<Ended> {
     let signals = Signals::to_wait_for();
     // If SIGCHLD were ignored, the kernel would reap the program and its status would be lost.
     let sigchld = disposition(libc::SIGCHLD);
@@ -203,9 +215,14 @@ pub fn supervise(mut command: Command, block: &'static StatusFile) -> io::Result
     let child = command.spawn()?;
     let pid = Pid::from_child(&child);
     let mut asked = false;
+    let mut due = start + every;
 
     loop {
-        let received = signals.wait();
+        if due <= Instant::now() {
+            chore();
+            due = Instant::now() + every;
+        }
+        let Some(received) = signals.wait_at_most(due.saturating_duration_since(Instant::now())) else { continue };
         if received.signal != libc::SIGCHLD {
             let passed = pass_on(&received, pid);
             asked |= passed && matches!(received.signal, libc::SIGTERM | libc::SIGINT);

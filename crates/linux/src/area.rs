@@ -142,12 +142,16 @@ fn blank(at: usize, len: usize, flags: i32) -> Result<usize, Errno> {
     Ok(at)
 }
 
-/// Maps fresh private anonymous memory, `len` bytes, without reserving swap for it; in the reservation if there is one.
+/// Maps fresh private anonymous memory, `len` bytes, without reserving swap for it; in the reservation if there is one. It never
+/// has huge pages: the pager touches its tables here and there, and charges its buffers page by page.
 ///
 /// # Errors
 /// ENOMEM.
 pub fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
-    map_new(len, 0).map(|at| at as *mut u8)
+    let at = map_new(len, 0)?;
+    // SAFETY: just mapped, and empty. (A kernel without huge pages refuses.)
+    let _ = unsafe { sys::madvise(at, len, libc::MADV_NOHUGEPAGE) };
+    Ok(at as *mut u8)
 }
 
 /// As [`map_anonymous`], but forked children share it.

@@ -132,7 +132,6 @@ impl Kernel for Linux {
     }
     fn advise(at: usize, len: usize, advice: Advice) -> Result<(), Errno> {
         let advice = match advice {
-            Advice::NoHugePages => libc::MADV_NOHUGEPAGE,
             Advice::NotDumped => libc::MADV_DONTDUMP,
             Advice::WipeOnFork => libc::MADV_WIPEONFORK,
         };

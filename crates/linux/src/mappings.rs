@@ -246,7 +246,6 @@ mod tests {
         let touched = [0, 1, 511, 513, 999];
         // SAFETY: our own mapping.
         unsafe {
-            let _ = sys::madvise(base, 1000 * PAGE_SIZE, libc::MADV_NOHUGEPAGE);
             touched.iter().for_each(|page| (at(*page) as *mut u8).write(1));
         }
         let found = || {

@@ -53,7 +53,6 @@ impl<K: Kernel> Buffers<K> {
             .collect();
         assert!(each.len() <= BUFFERS_MAX);
         let at = K::map_anonymous(bytes)? as usize;
-        let _ = K::advise(at, bytes, Advice::NoHugePages); // more would come into memory than is charged
         let _ = K::advise(at, bytes, Advice::WipeOnFork);
         Ok(Buffers { at, bytes, each, used: 0, looked: 0, kernel: PhantomData })
     }

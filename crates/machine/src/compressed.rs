@@ -165,8 +165,6 @@ impl<K: Kernel> Compressed<K> {
         let len = pool::arena_bytes(usize::try_from(bytes).ok().filter(|n| *n < 1 << 46).ok_or(errno::ENOMEM)?);
         let at = K::map_anonymous(len)?;
         let arena = Arena::<K> { at, len, kernel: PhantomData };
-        // A huge page would make more resident than was charged; a core dump need not hold it.
-        let _ = K::advise(at as usize, len, Advice::NoHugePages);
         let _ = K::advise(at as usize, len, Advice::NotDumped);
         let packer = Packer::new(algorithm);
         let unpackers: Box<[_]> = match algorithm {

@@ -54,7 +54,8 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// Ends the process, at once. `tell`: prints the message, because no supervisor will.
     fn stop(message: &[u8], tell: bool) -> !;
 
-    /// Maps fresh zeroed memory for the pager, aligned to pages.
+    /// Maps fresh zeroed memory for the pager, aligned to pages. There are no huge pages in it: moves would have to split them, and
+    /// more would come into memory than is charged.
     ///
     /// # Errors
     /// ENOMEM.
@@ -291,8 +292,6 @@ pub enum Mistake {
 /// A piece of advice to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// No huge pages.
-    NoHugePages,
     /// A core dump need not hold it.
     NotDumped,
     /// Forked children find it empty.

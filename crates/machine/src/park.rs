@@ -85,8 +85,6 @@ impl<K: Kernel> Parking<K> {
     fn make(&self, area: usize, uffd: &K::Uffd) -> Result<(), Errno> {
         let len = self.bytes();
         let at = K::map_parking(len)?;
-        // moves would have to split huge pages; a core dump need not hold the area
-        let _ = K::advise(at as usize, len, Advice::NoHugePages);
         let _ = K::advise(at as usize, len, Advice::NotDumped);
         let protected = if area == 1 { K::make_executable(at as usize, len) } else { Ok(()) };
         let made = protected.and_then(|()| uffd.register(at as usize, len, Marks::None));

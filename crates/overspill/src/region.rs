@@ -88,12 +88,8 @@ impl Region {
         let start = area::map_anonymous(len).map_err(give_back)?;
         let base = start as usize;
         let machine = &owner.shared.machine;
-        // SAFETY: our own fresh mapping; none of the three changes its content. No huge pages, which would have to be split; wiped
-        // in a forked child (see `forks`). (A kernel without huge pages refuses the first.)
-        let advised = unsafe {
-            let _ = sys::madvise(base, len, libc::MADV_NOHUGEPAGE);
-            sys::madvise(base, len, libc::MADV_WIPEONFORK)
-        };
+        // SAFETY: our own fresh mapping, whose content does not change. It is wiped in a forked child (see `forks`).
+        let advised = unsafe { sys::madvise(base, len, libc::MADV_WIPEONFORK) };
         let managed = advised.is_ok() && {
             let _quiet = Quiet::new();
             if machine.config.delivery == Delivery::Threads {

@@ -27,7 +27,7 @@ use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT};
 
-/// The most sockets to ancestors that a process keeps open: one per generation.
+/// The most sockets to ancestors that a process keeps open: one for each that still runs.
 pub(super) const ANCESTORS_MAX: usize = 64;
 
 /// A child's pager gets room for this many descriptors while it starts: for inherited ones, and for the rings and timers of its
@@ -65,8 +65,8 @@ impl NoPager {
             ),
             NoPager::Generations => write!(
                 line,
-                "a child of {ANCESTORS_MAX} generations of forks without an exec forked once more, and more than {ANCESTORS_MAX} there \
-                 cannot be, so the new child was ended: have one of them exec"
+                "a child of {ANCESTORS_MAX} generations of forks without an exec forked once more while all of them ran, and more than \
+                 {ANCESTORS_MAX} there cannot be, so the new child was ended: have one of them exec"
             ),
             NoPager::Devices => write!(
                 line,
@@ -419,7 +419,8 @@ impl Agent {
             Ok(None)
         })?;
         for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
-            slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
+            let alive = fd.filter(|fd| !sys::is_readable(fd.raw())); // nobody waits at the other end of the others
+            slot.store(alive.map_or(-1, Fd::into_raw), Relaxed);
         }
         let free = self.ancestors.iter().find(|fd| fd.load(Relaxed) < 0).ok_or(NoPager::Generations)?;
         free.store(socket.into_raw(), Relaxed);

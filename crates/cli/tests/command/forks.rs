@@ -1,6 +1,6 @@
 //! Forks of all kinds under `overspill run`.
 
-use crate::common::{able, build, place};
+use crate::common::{able, build, overspill, patiently, place};
 use crate::runs::{Run, no_swap_file_left, run, swap_option};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -49,6 +49,24 @@ fn family(name: &str, suffix: &str, args: &[&str]) -> Option<Run> {
 fn a_full_descriptor_table_does_not_keep_a_program_from_forking() {
     family("family-full", "", &["full", "200"]);
     family("family-full", "", &["full", "40"]); // for users who may not raise the limit
+}
+
+/// Each descendant that lived longer than a moment left its socket behind until the end of the run: a build of 20,000 files, as many.
+#[test]
+fn sockets_of_ended_descendants_do_not_pile_up() {
+    if !able() {
+        return;
+    }
+    let dir = place("sockets");
+    let script = "count() { set -- \"$1\"/overspill/*.sock; echo $#; }\n\
+                  for i in 1 2 3 4 5 6; do sleep 0.5; done; count \"$0\"; sleep 12; count \"$0\"";
+    let mut command = patiently(overspill());
+    command.args(["run", "--memory", "16M", "--swap", &swap_option(&dir, ""), "--", "sh", "-c", script]).arg(&dir);
+    let output = command.env("XDG_RUNTIME_DIR", &dir).output().expect("timeout runs");
+    let counts: Vec<u32> = String::from_utf8_lossy(&output.stdout).lines().map(|n| n.parse().expect("a number")).collect();
+    // the shell's, and that of the last sleep
+    assert!(matches!(counts[..], [before, after] if before >= 7 && after <= 2), "{output:?}");
+    std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
 /// A daemon that had given up root could not fork any more: the swap files were opened anew in /proc, which belongs to root then,

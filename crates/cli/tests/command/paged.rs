@@ -94,6 +94,20 @@ fn too_many_generations_of_forks_are_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// Sockets to ancestors that had ended counted, too: a service whose processes each fork their successor and end was stopped after 64.
+#[test]
+fn generations_that_have_ended_do_not_count() {
+    if !able() {
+        return;
+    }
+    let dir = place("successors");
+    let program = build(&dir, "generations.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &["150", "successors"]);
+    assert_eq!((r.output.stdout.as_slice(), r.stderr().as_str()), (&b"150 generations\n"[..], ""), "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// Two children at a time. The first ended while the second was being forked. The second was counted only when its fork was over,
 /// so it seemed that no child could read the parent's slots: they were used again, and the second child died of SIGBUS. And a
 /// parent that has no memory to share kept the slots that its children could read for ever, until swap was full.
@@ -565,15 +579,33 @@ fn core_dumps_leave_the_pagers_tables_out() {
     if !able() {
         return;
     }
-    let dir = place("dumps");
-    // in a forked child, which has threads of its own
-    let show = "(while read -r line; do echo \"$line\"; done </proc/self/smaps); true";
-    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, Path::new("/bin/sh"), &["-c", show]);
-    let maps = String::from_utf8_lossy(&r.output.stdout).into_owned();
+    let maps = mappings("dumps");
     let sizes = maps.lines().filter_map(|line| line.strip_prefix("Size:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     let dumped = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:")).map(|flags| !flags.split(' ').any(|f| f == "dd"));
     let all: u64 = sizes.clone().sum();
     let in_dump: u64 = sizes.zip(dumped).filter(|(_, dumped)| *dumped).map(|(size, _)| size).sum();
     assert!(all > 1 << 23 && in_dump < 64 << 10, "{in_dump} KiB of {all}: {maps}");
+}
+
+/// Where huge pages are on for all memory (`transparent_hugepage` says `always`), the first touch of a table took 2 MiB, and in time
+/// sparse tables became as dense as they are long.
+#[test]
+fn the_pagers_tables_have_no_huge_pages() {
+    if !able() {
+        return;
+    }
+    let maps = mappings("huge");
+    let flags = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
+    let has = |flags: &str, all: &[&str]| all.iter().all(|flag| flags.split(' ').any(|f| f == *flag));
+    let tables: Vec<&str> = flags.filter(|flags| has(flags, &["wr", "dd"]) && !has(flags, &["sh"])).collect();
+    assert!(tables.len() > 2 && tables.iter().all(|flags| has(flags, &["nh"])), "{maps}");
+}
+
+/// /proc/self/smaps of a forked child, which has threads of its own, under `overspill run`.
+fn mappings(name: &str) -> String {
+    let dir = place(name);
+    let show = "(while read -r line; do echo \"$line\"; done </proc/self/smaps); true";
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, Path::new("/bin/sh"), &["-c", show]);
     std::fs::remove_dir_all(&dir).expect("cleanup");
+    String::from_utf8_lossy(&r.output.stdout).into_owned()
 }
