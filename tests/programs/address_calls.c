@@ -524,6 +524,41 @@ static void droppable(void) {
     check(there < 1024, "the kernel drops what is droppable");
 }
 
+/* Makes the kernel reclaim what it can, the pager's memory included. */
+static void reclaim(void) {
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[512], access[5];
+    unsigned long from, to;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, access) == 3 && access[1] == 'w')
+            madvise((void *)from, to - from, MADV_PAGEOUT);
+    if (f)
+        fclose(f);
+}
+
+/* Memory that was given up by MADV_FREE, which the kernel drops when it needs memory. */
+static void freed(void) {
+    enum { LEN = 24 * MIB, PIECE = 16 * PAGE };
+    unsigned char *p = map(LEN);
+    fill(p, LEN, 7);
+    for (unsigned round = 0, seed = 1; round < 60; round++) {
+        for (int k = 0; k < 40; k++) {
+            long at = (seed = seed * 1664525u + 1013904223u) / 256 % (LEN / PIECE) * PIECE;
+            fill(p + at, PIECE, 7 + at / PAGE * 7);
+            if (k % 2 == 0) {
+                check(madvise(p + at, PIECE, MADV_FREE) == 0, "MADV_FREE");
+                p[at + PAGE] = 9;
+                check(p[at + PAGE] == 9, "what is written after MADV_FREE stays");
+            }
+        }
+        reclaim();
+        for (long i = 0; i < LEN; i += PAGE) {
+            int old = ((i / PAGE * 7 + 7) & 255) | 1;
+            check(p[i] == 0 || p[i] == old || p[i] == 9, "freed pages are zeroes or what they were");
+        }
+    }
+}
+
 /* Locked memory that grows as it moves: Linux faults in the new pages before it reports the move. */
 static void locked(void) {
     enum { OLD = 16 * PAGE, NEW = 60 * PAGE };
@@ -614,7 +649,7 @@ int main(int argc, char **argv) {
         {"refused", refused}, {"refused-late", refused_late}, {"refused-after-report", refused_after_report}, {"twice", twice},
         {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
         {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"as-one", as_one}, {"forks-alongside", forks_alongside}, {"droppable", droppable}, {"locked", locked},
-        {"divided", divided},
+        {"divided", divided}, {"freed", freed},
     };
     setvbuf(stdout, NULL, _IONBF, 0);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -241,6 +241,11 @@ impl Agent {
         }
     }
 
+    /// Whether `start..end` lies in one of the program's anonymous ranges.
+    pub fn is_in_a_range(&'static self, start: usize, end: usize) -> bool {
+        self.stacks.run(move || self.machine.map.read().ranges.find(start).is_some_and(|range| end <= range.end))
+    }
+
     /// Whether some of `start..end` is managed.
     pub fn is_managed(&'static self, start: usize, end: usize) -> bool {
         self.stacks.run(move || self.machine.map.read().ranges.overlap(start, end, Kind::Managed).is_some())

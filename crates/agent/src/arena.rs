@@ -1,9 +1,9 @@
 //! The agent's allocator. It uses mappings of its own, and never the program's heap, which is paged.
 //!
 //! Large blocks are mappings of their own, zeroed and untouched, so that tables cost memory only as they are used. Small blocks are
-//! cut from chunks. The agent allocates hardly anything after its set-up, so chunks are never given back. But an operator may change
-//! the policy every second, or add and remove devices, for months: what is freed is used again, by blocks that need as much, rounded
-//! up to a power of two. If there is no memory, the agent says so and ends the program.
+//! cut from chunks. The agent allocates hardly anything after its set-up, so chunks are never given back. But an operator may
+//! change the policy every second, or add and remove devices, for months. So a freed block is used again, by one whose size is
+//! rounded up to the same power of two. If there is no memory, the agent says so and ends the program.
 
 use core::alloc::{GlobalAlloc, Layout};
 use overspill_linux::area;

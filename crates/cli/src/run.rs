@@ -19,7 +19,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
 
-/// How often the sockets of descendants that have ended are removed. A build with its thousands of compilers would leave each one's,
+/// How often the sockets of descendants that have ended are removed. A build with its thousands of compilers would leave as many,
 /// in memory of the kernel's that nothing else frees.
 const SOCKETS_CHECKED: Duration = Duration::from_secs(10);
 

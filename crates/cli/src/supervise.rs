@@ -9,9 +9,9 @@
 //! supervisor killed                              -> the kernel kills the program (PR_SET_PDEATHSIG)
 //! ```
 //!
-//! The signals are blocked and fetched with sigtimedwait. So there is no handler, no race, and nothing that could interrupt a system
-//! call. The program gets the mask and the dispositions with which the supervisor was started, also for SIGPIPE, SIGXFSZ and
-//! SIGCHLD.
+//! The signals are blocked and fetched with sigtimedwait. So there is no handler, no race, and nothing that could interrupt a
+//! system call. The program gets the mask and the dispositions with which the supervisor was started, also for SIGPIPE, SIGXFSZ
+//! and SIGCHLD.
 //!
 //! The other commands use only [`on_interrupt`].
 //!

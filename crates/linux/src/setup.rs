@@ -168,7 +168,8 @@ pub fn open_uffds(delivery: Delivery, device: Option<&Fd>) -> Result<(Uffd, Uffd
     let with = |more| Uffd::open(full, features | more, device);
     let program = with(uffd::FEATURE_POISON | uffd::FEATURES_REFERENCES).ok().filter(|uffd| uffd.has_told_references() == Ok(true));
     let program = program.map_or_else(|| with(uffd::FEATURE_POISON).or_else(|_| with(0)), Ok)?;
-    let parking = Uffd::open(false, uffd::FEATURE_MOVE, device)?;
+    // nobody reads its messages: a touch of a parked page that is gone must end the process, and not wait for ever
+    let parking = Uffd::open(false, uffd::FEATURE_MOVE | uffd::FEATURE_SIGBUS, device)?;
     Ok((program, parking))
 }
 

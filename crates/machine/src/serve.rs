@@ -59,6 +59,9 @@ impl<K: Kernel> Machine<K> {
         drop(core);
         // SAFETY: the page is busy, so its parked content stays in place. It is what the program must find.
         let (filled, refused) = unsafe { self.fill_back(map, addr, from as *const u8, 1) };
+        if filled == 0 && !refused && !K::is_resident(from) {
+            self.stop_program(b"the program was stopped: internal error of the pager, please report it: a parked page is gone");
+        }
         let mut core = self.core.lock();
         let filled = filled == 1 || K::mistake(Mistake::DropsBeforeTheCopy);
         let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
@@ -169,8 +172,17 @@ impl<K: Kernel> Machine<K> {
                     core.vm.fill_done(first.offset(i as u64), filled);
                 }
                 drop(core);
-                match refused && page.raw() >= first.offset(done.into()).raw() {
-                    true => (Served::Refused, None),
+                let at = (page.index() - first.index()) as u32;
+                match refused && at >= done {
+                    true => {
+                        // this page is tried again; threads that another handler told to wait for the others must look again
+                        for (from, to) in [(0, at), (at + 1, count)].map(|(from, to)| (from as usize, to as usize)) {
+                            if from < to {
+                                self.wake(&map, addr + (from << PAGE_SHIFT), (to - from) << PAGE_SHIFT);
+                            }
+                        }
+                        (Served::Refused, None)
+                    }
                     false => (Served::Done, Some(self.waiters(&map, addr, (count as usize) << PAGE_SHIFT))),
                 }
             }

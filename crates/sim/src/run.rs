@@ -35,6 +35,8 @@ const FILE_HELPERS: usize = 3;
 pub struct Scenario {
     /// Threads of the program.
     pub threads: usize,
+    /// Handlers of its faults: 1 or 2.
+    pub handlers: usize,
     /// The budget, in pages.
     pub memory: u32,
     /// The replacement policy.
@@ -68,6 +70,7 @@ pub struct Scenario {
 /// Two threads that do a little of everything on one device, in less memory than they want.
 pub const USUAL: Scenario = Scenario {
     threads: 2,
+    handlers: 1,
     memory: 112,
     policy: "use-once",
     habits: program::Habits {
@@ -192,7 +195,7 @@ fn run_process(
     files_left: Vec<File>,
 ) -> Result<(Report, Option<Vec<File>>), Failure> {
     let file_threads = scenario.files.map_or(0, |habits| habits.threads + FILE_HELPERS);
-    let mut processes = vec![0; scenario.threads + 2 + file_threads + usize::from(scenario.swaps.is_some())];
+    let mut processes = vec![0; scenario.threads + scenario.handlers + 1 + file_threads + usize::from(scenario.swaps.is_some())];
     (1..=scenario.children).for_each(|child| processes.extend([child; forks::ACTORS]));
     let world = World::begin(seed, processes, scenario.disturbed, scenario.trouble, mistake);
     world.kernel.enter(|kernel| kernel.noise = scenario.noisy.then(|| Rng::new(!seed)));
@@ -223,9 +226,11 @@ fn run_process(
         };
         actors.push(Actor { name: title, role: Role::Program, act: Box::new(act) });
     }
-    let (serves, in_thread) = (Arc::clone(&machine), scenario.in_thread);
-    let act = move || if in_thread { files().reader() } else { handler(&serves) };
-    actors.push(Actor { name: "handler", role: Role::Program, act: Box::new(act) });
+    for name in ["handler", "second handler"].into_iter().take(scenario.handlers) {
+        let (serves, in_thread) = (Arc::clone(&machine), scenario.in_thread);
+        let act = move || if in_thread { files().reader() } else { handler(&serves) };
+        actors.push(Actor { name, role: Role::Program, act: Box::new(act) });
+    }
     let (pages_out, others) = (Arc::clone(&machine), Arc::clone(&left));
     let act = move || {
         Daemon::new(&pages_out, ()).expect("memory").run(&pages_out, |_| {});

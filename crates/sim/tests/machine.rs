@@ -49,6 +49,19 @@ fn memory_that_is_protected_and_discarded_holds_what_it_must() {
     all_pass(&FLIPS, 20);
 }
 
+/// Two handlers serve four threads, each of which often touches new memory next to another's, while a third gives some up.
+const SIDE_BY_SIDE: Scenario = Scenario {
+    threads: 4,
+    handlers: 2,
+    habits: Habits { steps: 60, arena: 128, pages: 60, weights: [4, 20, 12, 0, 0, 12, 10, 0, 0, 0], ..USUAL.habits },
+    ..USUAL
+};
+
+#[test]
+fn two_handlers_forget_no_thread() {
+    all_pass(&SIDE_BY_SIDE, 40);
+}
+
 /// Threads map, unmap and move memory at few addresses: addresses that one gives up are another's at once.
 const CROWDED: Scenario = Scenario {
     threads: 3,

@@ -91,8 +91,9 @@ impl Devices {
     }
 
     /// The device of extents that should get longer, or get slots back that it gave back, before the next run is asked for. It is
-    /// the device that would be written, if it has no free window any more. A sparse one grows only if it has no more than very short
-    /// runs. `None` also if it cannot grow ([`Devices::refuse_growth`]). Memory devices do not count: pages that they refuse must find room behind them.
+    /// the device that would be written, if it has no free window any more. A sparse one grows only if it has no more than very
+    /// short runs. `None` also if it cannot grow ([`Devices::refuse_growth`]). Memory devices do not count: pages that they refuse
+    /// must find room behind them.
     pub fn wants_extent(&self) -> Option<DeviceId> {
         let Devices { all, order, .. } = self;
         let mut from = 0;

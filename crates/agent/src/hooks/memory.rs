@@ -156,8 +156,20 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
         return call(); // refused, or nothing
     }
     match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE => {
+        libc::MADV_DONTNEED => {
             let r = call();
+            agent.discarded(start, end);
+            r
+        }
+        libc::MADV_FREE => {
+            // What the kernel may drop at any time it would also drop from the parking area, without a word. So it is dropped now.
+            // (Other memory may be such that MADV_DONTNEED does more than MADV_FREE may.)
+            let private = agent.is_in_a_range(start, end);
+            let mut r = if private { 0 } else { call() };
+            if r == 0 {
+                // SAFETY: the program's own call has given up the content.
+                r = unsafe { raw(nr, &[start, end - start, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
+            }
             agent.discarded(start, end);
             r
         }

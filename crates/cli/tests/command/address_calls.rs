@@ -140,6 +140,13 @@ fn pages_of_two_mappings_come_back_together() {
     assert!((20_000..60_000).contains(&r.stat("pages_in")), "{}", r.stats);
 }
 
+/// After MADV_FREE the kernel may drop a page at any time, also from the parking area, where nobody noticed: the page daemon waited
+/// for ever for a page that was gone, and in the end so did the program.
+#[test]
+fn freed_memory_that_the_kernel_drops_is_zero() {
+    case("freed");
+}
+
 /// Memory can be registered with one userfaultfd only, and the pager had registered it: a program that uses one itself got EBUSY.
 #[test]
 fn a_program_has_a_userfaultfd_of_its_own() {

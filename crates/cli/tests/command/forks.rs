@@ -51,7 +51,8 @@ fn a_full_descriptor_table_does_not_keep_a_program_from_forking() {
     family("family-full", "", &["full", "40"]); // for users who may not raise the limit
 }
 
-/// Each descendant that lived longer than a moment left its socket behind until the end of the run: a build of 20,000 files, as many.
+/// Each descendant that lived longer than a moment left its socket behind until the end of the run: a build of 20,000 files as
+/// many.
 #[test]
 fn sockets_of_ended_descendants_do_not_pile_up() {
     if !able() {

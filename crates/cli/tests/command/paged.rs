@@ -94,7 +94,8 @@ fn too_many_generations_of_forks_are_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Sockets to ancestors that had ended counted, too: a service whose processes each fork their successor and end was stopped after 64.
+/// Sockets to ancestors that had ended counted, too: a service whose processes each fork their successor and end was stopped after
+/// 64.
 #[test]
 fn generations_that_have_ended_do_not_count() {
     if !able() {
@@ -587,8 +588,8 @@ fn core_dumps_leave_the_pagers_tables_out() {
     assert!(all > 1 << 23 && in_dump < 64 << 10, "{in_dump} KiB of {all}: {maps}");
 }
 
-/// Where huge pages are on for all memory (`transparent_hugepage` says `always`), the first touch of a table took 2 MiB, and in time
-/// sparse tables became as dense as they are long.
+/// Where huge pages are on for all memory (`transparent_hugepage` says `always`), the first touch of a table took 2 MiB, and in
+/// time sparse tables took as much memory as they are long.
 #[test]
 fn the_pagers_tables_have_no_huge_pages() {
     if !able() {
