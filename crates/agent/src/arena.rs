@@ -129,10 +129,10 @@ unsafe impl GlobalAlloc for Arena {
         block
     }
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: by the caller's promise `alloc` has given out the block for this layout, so it is of this class, or one mapping;
-        // and nobody uses it any more.
         match class(layout) {
+            // SAFETY: `alloc` has given out the block for this layout, so it is of this class; and nobody uses it any more.
             Some(class) => unsafe { self.small.lock().give(class, block as usize) },
+            // SAFETY: as above; it is one mapping.
             None => unsafe { area::unmap(block, layout.size().next_multiple_of(PAGE_SIZE)) },
         }
     }
