@@ -59,9 +59,6 @@ impl<K: Kernel> Machine<K> {
         drop(core);
         // SAFETY: the page is busy, so its parked content stays in place. It is what the program must find.
         let (filled, refused) = unsafe { self.fill_back(map, addr, from as *const u8, 1) };
-        if filled == 0 && !refused && !K::is_resident(from) {
-            self.stop_program(b"the program was stopped: internal error of the pager, please report it: a parked page is gone");
-        }
         let mut core = self.core.lock();
         let filled = filled == 1 || K::mistake(Mistake::DropsBeforeTheCopy);
         let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
