@@ -53,7 +53,7 @@ impl<A, S> Drop for Held<A, S> {
     fn drop(&mut self) {}
 }
 
-/// The class of small blocks for a layout, and their size and alignment in bytes; `None` if it takes a mapping of its own.
+/// The class of small blocks for a layout; `None` if it takes a mapping of its own. Blocks of class `n` have `LEAST << n` bytes.
 fn class(layout: Layout) -> Option<usize> {
     let size = layout.size().max(layout.align()).max(LEAST);
     (size <= MOST).then(|| (size.next_power_of_two() / LEAST).ilog2() as usize)
@@ -71,7 +71,7 @@ fn map(len: usize) -> usize {
 }
 
 impl Small {
-    /// A block of a class, and whether it is fresh, so that it is zero; 0 if there is no memory.
+    /// A block of a class, or 0 if there is no memory; and whether it is fresh, and so zero.
     fn take(&mut self, class: usize) -> (usize, bool) {
         let block = self.free[class];
         if block != 0 {

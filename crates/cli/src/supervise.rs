@@ -218,11 +218,13 @@ pub fn supervise(mut command: Command, block: &'static StatusFile, every: Durati
     let mut due = start + every;
 
     loop {
-        if due <= Instant::now() {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
             chore();
             due = Instant::now() + every;
+            continue;
         }
-        let Some(received) = signals.wait_at_most(due.saturating_duration_since(Instant::now())) else { continue };
+        let Some(received) = signals.wait_at_most(left) else { continue };
         if received.signal != libc::SIGCHLD {
             let passed = pass_on(&received, pid);
             asked |= passed && matches!(received.signal, libc::SIGTERM | libc::SIGINT);

@@ -546,8 +546,8 @@ fn no_source_is_dead() {
     report(&findings);
 }
 
-/// A stable sort allocates when it has more than about a hundred elements. The page daemon did that, and under `run` such memory is
-/// never given back: a Lua program outgrew its budget by 48 MiB in two minutes.
+/// A stable sort allocates when it has more than about a hundred elements. The page daemon did that, and under `run` such memory
+/// was never given back: a Lua program outgrew its budget by 48 MiB in two minutes.
 #[test]
 fn nothing_is_sorted_with_memory_in_the_fault_path() {
     let mut findings = Vec::new();

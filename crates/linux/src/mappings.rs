@@ -245,9 +245,7 @@ mod tests {
         let at = |page: usize| base + page * PAGE_SIZE;
         let touched = [0, 1, 511, 513, 999];
         // SAFETY: our own mapping.
-        unsafe {
-            touched.iter().for_each(|page| (at(*page) as *mut u8).write(1));
-        }
+        unsafe { touched.iter().for_each(|page| (at(*page) as *mut u8).write(1)) };
         let found = || {
             let mut found = Vec::new();
             sys::each_resident(base, at(1000), |at| found.push((at - base) / PAGE_SIZE));

@@ -160,27 +160,27 @@ impl<K: Kernel> Machine<K> {
             }
             Fault::ZeroFill { first, count } => {
                 drop(core);
-                let addr = map.addr(first);
+                let start = map.addr(first);
                 let (done, refused) =
-                    if guarded { (self.fill_unguarded(&map, addr), false) } else { self.fill_zero(&map, addr, count) };
+                    if guarded { (self.fill_unguarded(&map, start), false) } else { self.fill_zero(&map, start, count) };
                 let mut core = self.core.lock();
                 for i in 0..count {
                     let filled = if i < done { Filled::Mapped } else { Filled::No };
                     core.vm.fill_done(first.offset(i as u64), filled);
                 }
                 drop(core);
-                let at = (page.index() - first.index()) as u32;
-                match refused && at >= done {
+                let len = (count as usize) << PAGE_SHIFT;
+                match refused && addr >= start + ((done as usize) << PAGE_SHIFT) {
                     true => {
                         // this page is tried again; threads that another handler told to wait for the others must look again
-                        for (from, to) in [(0, at), (at + 1, count)].map(|(from, to)| (from as usize, to as usize)) {
+                        for (from, to) in [(start, addr), (addr + PAGE_SIZE, start + len)] {
                             if from < to {
-                                self.wake(&map, addr + (from << PAGE_SHIFT), (to - from) << PAGE_SHIFT);
+                                self.wake(&map, from, to - from);
                             }
                         }
                         (Served::Refused, None)
                     }
-                    false => (Served::Done, Some(self.waiters(&map, addr, (count as usize) << PAGE_SHIFT))),
+                    false => (Served::Done, Some(self.waiters(&map, start, len))),
                 }
             }
             Fault::Restore { frame, ahead } => match (self.restore(&map, core, addr, page, frame).1, ahead) {

@@ -582,7 +582,7 @@ fn core_dumps_leave_the_pagers_tables_out() {
     }
     let maps = mappings("dumps");
     let sizes = maps.lines().filter_map(|line| line.strip_prefix("Size:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    let dumped = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:")).map(|flags| !flags.split(' ').any(|f| f == "dd"));
+    let dumped = flags(&maps).map(|flags| !has(flags, "dd"));
     let all: u64 = sizes.clone().sum();
     let in_dump: u64 = sizes.zip(dumped).filter(|(_, dumped)| *dumped).map(|(size, _)| size).sum();
     assert!(all > 1 << 23 && in_dump < 64 << 10, "{in_dump} KiB of {all}: {maps}");
@@ -596,10 +596,17 @@ fn the_pagers_tables_have_no_huge_pages() {
         return;
     }
     let maps = mappings("huge");
-    let flags = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
-    let has = |flags: &str, all: &[&str]| all.iter().all(|flag| flags.split(' ').any(|f| f == *flag));
-    let tables: Vec<&str> = flags.filter(|flags| has(flags, &["wr", "dd"]) && !has(flags, &["sh"])).collect();
-    assert!(tables.len() > 2 && tables.iter().all(|flags| has(flags, &["nh"])), "{maps}");
+    let tables: Vec<&str> = flags(&maps).filter(|flags| has(flags, "wr") && has(flags, "dd") && !has(flags, "sh")).collect();
+    assert!(tables.len() > 2 && tables.iter().all(|flags| has(flags, "nh")), "{maps}");
+}
+
+/// The flags of each mapping.
+fn flags(smaps: &str) -> impl Iterator<Item = &str> {
+    smaps.lines().filter_map(|line| line.strip_prefix("VmFlags:"))
+}
+
+fn has(flags: &str, flag: &str) -> bool {
+    flags.split(' ').any(|f| f == flag)
 }
 
 /// /proc/self/smaps of a forked child, which has threads of its own, under `overspill run`.
