@@ -88,8 +88,9 @@ Swap devices:
   file:PATH[,size=SIZE][,prio=N][,align=extents]  the same as PATH:SIZE, with a priority; and with
                                            no cluster across the border of two physical extents
   block:PATH[,size=SIZE][,prio=N][,force]  a block device; what is on it is lost
-  compressed:[size=SIZE][,algo=ALGO][,prio=N]   memory that holds compressed pages: lz4 (the
-                                           default), zstd, or zstd:LEVEL from 1 to 19. It is part of
+  compressed:[size=SIZE][,algo=ALGO][,prio=N]   memory that holds compressed pages: words (the
+                                           default; with lz4 where that is shorter), lz4, zstd, or
+                                           zstd:LEVEL from 1 to 19. It is part of
                                            --memory, of which it takes three quarters at the most,
                                            and without a size as much as pays (see --no-compress).
                                            Without a priority it comes before all others: what does

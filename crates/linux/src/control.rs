@@ -46,14 +46,13 @@ use core::fmt::{self, Write};
 use overspill_machine::figures;
 pub use overspill_machine::packet::{PACKET_MAX, Packet};
 pub use overspill_machine::swapoff::Progress;
-use overspill_store::zstd;
 
 /// What every request begins with.
 const VERSION: &[u8] = b"overspill/1 ";
 /// The kind of a file whose clusters end where its physical extents do.
 const ALIGNED: &[u8] = b"file,align=extents";
-/// The kind of compressed memory whose pages are packed by zstd, before the level.
-const ZSTD: &[u8] = b"compressed,algo=zstd:";
+/// The kind of compressed memory, before the algorithm.
+const ALGORITHM: &[u8] = b"compressed,algo=";
 /// The longest name of a program, in bytes.
 pub const PROGRAM_NAME_MAX: usize = 32;
 
@@ -150,13 +149,13 @@ pub fn parse_request(packet: &[u8]) -> Result<Request<'_>, RequestError> {
             let (bytes, rest) = word(rest);
             let (priority, name) = word(rest);
             let align = kind == ALIGNED;
-            let (kind, algorithm) = match kind.strip_prefix(ZSTD) {
-                Some(level) => {
-                    let level = number(level).filter(|level| zstd::LEVELS.contains(level)).ok_or(RequestError::Words)?;
-                    (Kind::Compressed, Algorithm::Zstd(level))
+            let (kind, algorithm) = match kind.strip_prefix(ALGORITHM) {
+                Some(name) => {
+                    let name = core::str::from_utf8(name).ok();
+                    (Kind::Compressed, name.and_then(Algorithm::parse).ok_or(RequestError::Words)?)
                 }
-                None if align => (Kind::File, Algorithm::Lz4),
-                None => (Kind::parse(kind).ok_or(RequestError::Words)?, Algorithm::Lz4),
+                None if align => (Kind::File, Algorithm::default()),
+                None => (Kind::parse(kind).ok_or(RequestError::Words)?, Algorithm::default()),
             };
             Ok(Request::Swapon {
                 kind,
@@ -199,9 +198,10 @@ impl Request<'_> {
             Request::Policy(spec) => packet.put(b"policy ").put(spec.as_bytes()),
             Request::Swapon { kind, bytes, priority, align, algorithm, name } => {
                 packet.put(b"swapon ");
-                match algorithm {
-                    Algorithm::Zstd(level) => _ = write!(packet.put(ZSTD), "{level}"),
-                    Algorithm::Lz4 => _ = packet.put(if *align { ALIGNED } else { kind.name().as_bytes() }),
+                if *kind == Kind::Compressed {
+                    let _ = write!(packet.put(ALGORITHM), "{algorithm}");
+                } else {
+                    packet.put(if *align { ALIGNED } else { kind.name().as_bytes() });
                 }
                 let _ = write!(packet, " {bytes} {priority} ");
                 packet.put(name)
@@ -391,7 +391,7 @@ mod tests {
                     bytes: 4096,
                     priority: -7,
                     align: false,
-                    algorithm: Algorithm::Lz4,
+                    algorithm: Algorithm::default(),
                     name: b"/dev/x y",
                 }),
             ),
@@ -402,7 +402,7 @@ mod tests {
                     bytes: 0,
                     priority: 1,
                     align: true,
-                    algorithm: Algorithm::Lz4,
+                    algorithm: Algorithm::default(),
                     name: b"/x",
                 }),
             ),
@@ -450,10 +450,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind in 0..3usize, align: bool, level in 0..20u8) {
+        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind in 0..3usize, align: bool, level in 0..21u8) {
             let kind = [Kind::File, Kind::Block, Kind::Compressed][kind];
             let align = align && kind == Kind::File;
-            let algorithm = if level > 0 && kind == Kind::Compressed { Algorithm::Zstd(level) } else { Algorithm::Lz4 };
+            let algorithm = match level {
+                _ if kind != Kind::Compressed => Algorithm::default(),
+                0 => Algorithm::Words,
+                1 => Algorithm::Lz4,
+                level => Algorithm::Zstd(level - 1),
+            };
             for request in [Request::Swapoff(&name), Request::Swapon { kind, bytes, priority, align, algorithm, name: &name }] {
                 let packet = request.encode();
                 prop_assert_eq!(parse_request(packet.bytes()), Ok(request));

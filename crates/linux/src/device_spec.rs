@@ -4,7 +4,7 @@
 //!   file:PATH[,path=PATH...][,size=SIZE][,prio=N][,align=extents]   a file in the directory PATH, or the new file PATH; it grows
 //!                                                                   up to SIZE
 //!   block:PATH[,path=PATH...][,size=SIZE][,prio=N][,force]    a block device; its first SIZE bytes
-//!   compressed:[size=SIZE][,algo=lz4|zstd[:LEVEL]][,prio=N]   memory that holds compressed pages; without a size as far as it pays
+//!   compressed:[size=SIZE][,algo=words|lz4|zstd[:LEVEL]][,prio=N]   memory that holds compressed pages; without a size as far as it pays
 //!   DIR|FILE[:SIZE]                            short for file:
 //! ```
 //!
@@ -206,7 +206,7 @@ impl DeviceSpec {
         match &self.medium {
             Medium::File(_) if self.align => options.push("align=extents".into()),
             Medium::Block { force: true, .. } => options.push("force".into()),
-            Medium::Compressed(Algorithm::Zstd(level)) => options.push(format!("algo=zstd:{level}")),
+            Medium::Compressed(algorithm) if *algorithm != Algorithm::default() => options.push(format!("algo={algorithm}")),
             _ => {}
         }
         let has_path = self.medium.path().is_some();
@@ -357,14 +357,10 @@ pub fn align(text: &str) -> Result<bool, SpecError> {
 /// # Errors
 /// An unknown name, or a level that does not exist.
 pub fn algorithm(text: &str) -> Result<Algorithm, SpecError> {
-    match text.split_once(':') {
-        None if text == "lz4" => Ok(Algorithm::Lz4),
-        None if text == "zstd" => Ok(Algorithm::ZSTD),
-        Some(("zstd", level)) => match level.parse() {
-            Ok(n) if zstd::LEVELS.contains(&n) => Ok(Algorithm::Zstd(n)),
-            _ => fail(no_level(level)),
-        },
-        _ => fail(format!("has the compressor {text:?}, and there are lz4, zstd, zstd:LEVEL")),
+    match (Algorithm::parse(text), text.split_once(':')) {
+        (Some(algorithm), _) => Ok(algorithm),
+        (None, Some(("zstd", level))) => fail(no_level(level)),
+        (None, _) => fail(format!("has the compressor {text:?}, and there are words, lz4, zstd, zstd:LEVEL")),
     }
 }
 
@@ -500,7 +496,7 @@ mod tests {
         assert_eq!(parse(&read("block::,prio=0").unwrap().encode()).map_err(|e| e.to_string()), read("block::,prio=0"));
         assert_eq!(
             read("compressed:"),
-            Ok(DeviceSpec { medium: Medium::Compressed(Algorithm::Lz4), ..DeviceSpec::file("") }),
+            Ok(DeviceSpec { medium: Medium::Compressed(Algorithm::Words), ..DeviceSpec::file("") }),
             "as much as pays"
         );
         assert_eq!(
@@ -577,8 +573,8 @@ mod tests {
             ("/tmp:abc", "has the size \"abc\""),
             ("/tmp:-5G", "has the size \"-5G\""),
             ("/:G", "has the size \"G\""),
-            ("compressed:size=1G,algo=zip", "there are lz4, zstd"),
-            ("compressed:size=1G,algo=lz4:3", "there are lz4, zstd"),
+            ("compressed:size=1G,algo=zip", "there are words, lz4, zstd"),
+            ("compressed:size=1G,algo=lz4:3", "there are words, lz4, zstd"),
             ("compressed:size=1G,algo=zstd:0", "levels 1 to 19"),
             ("compressed:size=1G,algo=zstd:20", "levels 1 to 19"),
             ("compressed:size=1G,algo=zstd:", "levels 1 to 19"),
@@ -628,7 +624,8 @@ mod tests {
         let medium = prop_oneof![
             path().prop_map(Medium::File),
             (path(), any::<bool>()).prop_map(|(path, force)| Medium::Block { path, force }),
-            prop_oneof![Just(Algorithm::Lz4), zstd::LEVELS.prop_map(Algorithm::Zstd)].prop_map(Medium::Compressed),
+            prop_oneof![Just(Algorithm::Words), Just(Algorithm::Lz4), zstd::LEVELS.prop_map(Algorithm::Zstd)]
+                .prop_map(Medium::Compressed),
         ];
         let size = prop::option::of((SIZE_MIN >> 12..1 << 40).prop_map(|pages| pages << 12));
         let more = prop::collection::hash_set(path(), 0..FILES_MAX);

@@ -96,7 +96,8 @@ pub struct Compressed<K: Kernel> {
     device: AtomicU16,
     written_back: AtomicU64,
     packer: Mutex<Packer, K::Word>,
-    /// Empty for LZ4, which needs no memory to unpack.
+    algorithm: Algorithm,
+    /// Empty if unpacking needs no memory.
     unpackers: Box<[Mutex<Unpacker, K::Word>]>,
     /// Pages of the packer and unpackers. Charged while it has a size, or pages.
     pub buffer_pages: u32,
@@ -168,7 +169,7 @@ impl<K: Kernel> Compressed<K> {
         let _ = K::advise(at as usize, len, Advice::NotDumped);
         let packer = Packer::new(algorithm);
         let unpackers: Box<[_]> = match algorithm {
-            Algorithm::Lz4 => Box::new([]),
+            Algorithm::Words | Algorithm::Lz4 => Box::new([]),
             Algorithm::Zstd(_) => {
                 let threads = K::cpus().clamp(1, UNPACKERS_MAX);
                 (0..threads).map(|_| Mutex::ranked(Rank::Packer, Unpacker::new(algorithm))).collect()
@@ -189,6 +190,7 @@ impl<K: Kernel> Compressed<K> {
             device: AtomicU16::new(u16::MAX),
             written_back: AtomicU64::new(0),
             packer: Mutex::ranked(Rank::Packer, packer),
+            algorithm,
             unpackers,
             buffer_pages: working_bytes.div_ceil(PAGE_SIZE) as u32,
             buffers_charged: AtomicBool::new(false),
@@ -356,7 +358,7 @@ impl<K: Kernel> Compressed<K> {
     }
 
     fn unpack(&self, bytes: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
-        let Some(first) = self.unpackers.first() else { return Unpacker::Lz4.unpack(bytes, page) };
+        let Some(first) = self.unpackers.first() else { return Unpacker::new(self.algorithm).unpack(bytes, page) };
         let free = self.unpackers.iter().find_map(Mutex::try_lock);
         free.unwrap_or_else(|| first.lock()).unpack(bytes, page)
     }

@@ -78,7 +78,7 @@ fn main() {
 
 /// The same with compressed memory in front of a file: packing, unpacking, refusing, writing back, memory that comes and goes.
 fn compressed() {
-    for (delivery, algorithm) in [(Delivery::InThread, "lz4"), (Delivery::Threads, "zstd")] {
+    for (delivery, algorithm) in [(Delivery::InThread, "words"), (Delivery::Threads, "zstd")] {
         let pool = device_spec::parse(format!("compressed:size=2M,algo={algorithm}").as_ref()).expect("a device");
         let builder = Pager::builder().memory(BUDGET).delivery(delivery).swap_device(pool);
         let Some(pager) = build(builder.swap_device(device_spec::DeviceSpec::file(std::env::temp_dir()))) else { continue };

@@ -19,6 +19,7 @@ pub mod checksum;
 pub mod packing;
 pub mod pool;
 pub mod seal;
+mod words;
 #[allow(unsafe_code)]
 pub mod zstd;
 
