@@ -1,7 +1,7 @@
 //! Packs and unpacks pages. This is apart from the pool, so that it needs no lock on the pool.
 //!
-//! By default a page is packed word by word ([`words`]), and by LZ4 where that may do better: text, and pages that repeat longer
-//! pieces. LZ4 alone takes two to three times as long; zstd takes several times as long again, and packs tighter. Nothing allocates
+//! By default a page is packed word by word ([`words`]), or by LZ4 where pages that began alike were lately shorter by that: text,
+//! and pages that repeat longer pieces. LZ4 alone takes two to three times as long; zstd takes several times as long again, and packs tighter. Nothing allocates
 //! after set-up. Damaged bytes give an error or wrong content, and nothing worse. The caller has the page's checksum, which tells
 //! whether the content is right.
 //!
@@ -52,9 +52,13 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Word by word a page takes so many bytes or more, or fewer: then LZ4 is tried as well.
-const LOOSE: usize = PAGE_SIZE * 2 / 3;
-const TIGHT: usize = PAGE_SIZE / 8;
+/// Pages are packed by LZ4 instead where that lately made them shorter by so many thousandths: it takes longer.
+const WORTH_PERMILLE: i16 = 60;
+/// Both are tried for one page in so many, and more often at first.
+const BOTH_TRIED: u8 = 32;
+/// Pages whose first eighths differ by fewer bytes than this have their experience in common.
+const STEP: usize = 16;
+const EXPERIENCES: usize = words::FIRST_PAYLOAD_MAX / STEP + 1;
 /// The first byte of a page that [`Algorithm::Words`] packed.
 const BY_WORDS: u8 = 0;
 const BY_LZ4: u8 = 1;
@@ -82,9 +86,68 @@ impl Packed<'_> {
 }
 
 enum Pack {
-    Words(Box<[u8; 1 + words::BUFFER_BYTES]>, Lz4),
+    Words(Box<Words>),
     Lz4(Lz4),
     Zstd(Compressor, Box<[u8; PACKED_BYTES_MAX]>),
+}
+
+/// Word by word, or by LZ4.
+struct Words {
+    out: [u8; 1 + words::BUFFER_BYTES],
+    lz4: Lz4,
+    /// By what the first eighth of a page takes word by word.
+    experience: [Experience; EXPERIENCES],
+}
+
+/// How pages that begin alike were packed lately.
+#[derive(Clone, Copy)]
+struct Experience {
+    /// The mean of what LZ4 saved, in thousandths of the length word by word. Negative: LZ4 was longer.
+    saved_permille: i16,
+    /// Pages since both were tried, and so many that they are tried again.
+    pages: u8,
+    interval: u8,
+}
+
+impl Experience {
+    const NONE: Experience = Experience { saved_permille: 0, pages: 0, interval: 1 };
+
+    fn is_to_try_both(&mut self) -> bool {
+        self.pages += 1;
+        let both = self.pages >= self.interval;
+        if both {
+            *self = Experience { pages: 0, interval: (2 * self.interval).min(BOTH_TRIED), ..*self };
+        }
+        both
+    }
+
+    fn tried(&mut self, by_words: usize, by_lz4: usize) {
+        let saved = (by_words as isize - by_lz4 as isize) * 1000 / by_words as isize;
+        self.saved_permille += (saved.max(-1000) as i16 - self.saved_permille) / 4;
+    }
+}
+
+impl Words {
+    fn new() -> Words {
+        let out = [BY_WORDS; 1 + words::BUFFER_BYTES];
+        Words { out, lz4: Lz4::new(), experience: [Experience::NONE; EXPERIENCES] }
+    }
+
+    fn pack(&mut self, page: &PageBytes) -> &[u8] {
+        let (_, room) = self.out.split_first_chunk_mut::<1>().expect("it is longer");
+        let packing = words::Packing::begin(page, room.try_into().expect("the rest"));
+        let experience = &mut self.experience[packing.first_payload() / STEP];
+        if experience.is_to_try_both() {
+            let (by_words, by_lz4) = (packing.finish(), self.lz4.pack(page));
+            experience.tried(by_words, by_lz4.len() - 1);
+            if by_lz4.len() <= by_words { by_lz4 } else { &self.out[..=by_words] }
+        } else if experience.saved_permille >= WORTH_PERMILLE {
+            self.lz4.pack(page)
+        } else {
+            let by_words = packing.finish();
+            &self.out[..=by_words]
+        }
+    }
 }
 
 /// LZ4's table, and room for the worst case behind a first byte.
@@ -125,7 +188,7 @@ impl Packer {
     /// If zstd has no such level.
     pub fn new(algorithm: Algorithm) -> Packer {
         Packer(match algorithm {
-            Algorithm::Words => Pack::Words([BY_WORDS; 1 + words::BUFFER_BYTES].into(), Lz4::new()),
+            Algorithm::Words => Pack::Words(Words::new().into()),
             Algorithm::Lz4 => Pack::Lz4(Lz4::new()),
             Algorithm::Zstd(level) => Pack::Zstd(Compressor::new(level), [0; PACKED_BYTES_MAX].into()),
         })
@@ -134,7 +197,7 @@ impl Packer {
     /// Its memory, in bytes.
     pub fn bytes(&self) -> usize {
         match &self.0 {
-            Pack::Words(out, lz4) => size_of_val(&**out) + lz4.bytes(),
+            Pack::Words(words) => size_of::<Words>() + words.lz4.bytes(),
             Pack::Lz4(lz4) => lz4.bytes(),
             Pack::Zstd(compressor, out) => compressor.bytes() + size_of_val(&**out),
         }
@@ -147,17 +210,7 @@ impl Packer {
             return Packed::Same(u64::from_ne_bytes(words[0]));
         }
         let bytes = match &mut self.0 {
-            Pack::Words(out, lz4) => {
-                let (_, room) = out.split_first_chunk_mut::<1>().expect("it is longer");
-                let len = words::pack(page, room.try_into().expect("the rest"));
-                let by_words = &out[..=len];
-                if (TIGHT..LOOSE).contains(&len) {
-                    by_words
-                } else {
-                    let by_lz4 = lz4.pack(page);
-                    if by_lz4.len() < by_words.len() { by_lz4 } else { by_words }
-                }
-            }
+            Pack::Words(words) => words.pack(page),
             Pack::Lz4(lz4) => &lz4.pack(page)[1..],
             Pack::Zstd(compressor, out) => match compressor.compress(page, &mut out[..]) {
                 Some(len) => &out[..len],

@@ -23,6 +23,7 @@
 
 use crate::PageBytes;
 use crate::packing::Damaged;
+use core::ops::Range;
 use overspill_vm::types::PAGE_SIZE;
 
 const WORDS: usize = PAGE_SIZE / 8;
@@ -56,9 +57,11 @@ const PAYLOAD_BYTES: [u8; 16] = {
     bytes
 };
 
-/// The tag and the payload's bytes of one prediction, by the bytes of the exclusive or. More bytes than any payload may have: `NONE`.
-type Choices = [(u8, u8); 9];
-const NONE: (u8, u8) = (0, u8::MAX);
+/// By the bytes that an exclusive or has: the shortest payload of a prediction that holds them, and its tag, as `payload * 16 + tag`.
+/// So the least of several is the best.
+type Choices = [u8; 9];
+/// There is none.
+const NONE: u8 = u8::MAX;
 
 const fn choices(first: u8, lens: &[u8]) -> Choices {
     let mut choices = [NONE; 9];
@@ -69,7 +72,8 @@ const fn choices(first: u8, lens: &[u8]) -> Choices {
             at -= 1;
         }
         if at < lens.len() {
-            choices[bytes] = (first + at as u8, PAYLOAD_BYTES[first as usize + at]);
+            let tag = first as usize + at;
+            choices[bytes] = PAYLOAD_BYTES[tag] * 16 + tag as u8;
         }
         bytes += 1;
     }
@@ -109,35 +113,68 @@ fn bytes_of(word: u64) -> usize {
     (71 - word.leading_zeros() as usize) / 8
 }
 
-/// Packs a page into the front of `out`. Returns the length in bytes, which may be more than a page.
-pub(crate) fn pack(page: &PageBytes, out: &mut [u8; BUFFER_BYTES]) -> usize {
-    let mut seen = Seen::new();
-    let mut at = TAG_BYTES;
-    for (index, word) in page.as_chunks::<8>().0.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        let entry = Seen::entry(word);
-        let successor = word ^ seen.successors[usize::from(seen.previous)];
-        let alike = word ^ seen.words[usize::from(entry)];
-        seen.add(word, entry);
-        let (mut tag, mut len) = AS_ZERO[bytes_of(word)];
-        let mut payload = word;
-        for (choice, other) in
-            [(AS_SUCCESSOR[bytes_of(successor)], successor), (AS_ALIKE[bytes_of(alike)], alike << 8 | u64::from(entry))]
-        {
-            if choice.1 < len {
-                (tag, len) = choice;
-                payload = other;
-            }
-        }
-        out[at..at + 8].copy_from_slice(&payload.to_le_bytes());
-        at += usize::from(len);
-        if index % 2 == 0 {
-            out[index / 2] = tag;
-        } else {
-            out[index / 2] |= tag << 4;
-        }
+/// A page that is packed in two steps, so that after the first one it may be left.
+pub(crate) struct Packing<'a> {
+    page: &'a PageBytes,
+    out: &'a mut [u8; BUFFER_BYTES],
+    at: usize,
+    seen: Seen,
+}
+
+/// Pairs of words, in the first step and in all.
+const FIRST: usize = PAIRS / 8;
+const PAIRS: usize = WORDS / 2;
+/// The most that [`Packing::first_payload`] tells, in bytes.
+pub(crate) const FIRST_PAYLOAD_MAX: usize = FIRST * 16;
+
+impl<'a> Packing<'a> {
+    /// Packs the first eighth of a page into the front of `out`.
+    #[inline(always)]
+    pub(crate) fn begin(page: &'a PageBytes, out: &'a mut [u8; BUFFER_BYTES]) -> Self {
+        let mut packing = Packing { page, out, at: TAG_BYTES, seen: Seen::new() };
+        packing.pack(0..FIRST);
+        packing
     }
-    at
+
+    /// What the first eighth takes without its tags, in bytes.
+    pub(crate) fn first_payload(&self) -> usize {
+        self.at - TAG_BYTES
+    }
+
+    /// Packs the rest. Returns the length in bytes, which may be more than a page.
+    #[inline(always)]
+    pub(crate) fn finish(mut self) -> usize {
+        self.pack(FIRST..PAIRS);
+        self.at
+    }
+
+    #[inline(always)]
+    fn pack(&mut self, pairs: Range<usize>) {
+        let Packing { page, out, seen, .. } = self;
+        let mut at = self.at;
+        for pair in pairs {
+            let mut tags = 0;
+            for half in 0..2 {
+                let word = u64::from_le_bytes(page.as_chunks::<8>().0[2 * pair + half]);
+                let entry = Seen::entry(word);
+                let successor = word ^ seen.successors[usize::from(seen.previous)];
+                let alike = word ^ seen.words[usize::from(entry)];
+                seen.add(word, entry);
+                let (mut best, mut payload) = (AS_ZERO[bytes_of(word)], word);
+                for (choice, other) in
+                    [(AS_SUCCESSOR[bytes_of(successor)], successor), (AS_ALIKE[bytes_of(alike)], alike << 8 | u64::from(entry))]
+                {
+                    payload = if choice < best { other } else { payload };
+                    best = best.min(choice);
+                }
+                out[at..at + 8].copy_from_slice(&payload.to_le_bytes());
+                at += usize::from(best / 16);
+                tags |= best % 16 << (4 * half);
+            }
+            out[pair] = tags;
+        }
+        self.at = at;
+    }
 }
 
 /// Unpacks a page.
@@ -182,7 +219,7 @@ mod tests {
 
     fn packed(page: &PageBytes) -> Vec<u8> {
         let mut out = [0xee; BUFFER_BYTES];
-        let len = pack(page, &mut out);
+        let len = Packing::begin(page, &mut out).finish();
         out[..len].to_vec()
     }
 
@@ -196,14 +233,14 @@ mod tests {
     #[test]
     fn each_length_has_the_shortest_payload() {
         for (choices, lens, head) in [(AS_ZERO, &ZERO[..], 0), (AS_SUCCESSOR, &SUCCESSOR, 0), (AS_ALIKE, &ALIKE, 1)] {
-            for (bytes, &(tag, len)) in choices.iter().enumerate() {
+            for (bytes, &choice) in choices.iter().enumerate() {
                 match lens.iter().find(|len| usize::from(**len) >= bytes) {
-                    Some(want) => assert_eq!((len, PAYLOAD_BYTES[usize::from(tag)]), (want + head, want + head)),
-                    None => assert_eq!((tag, len), NONE),
+                    Some(want) => assert_eq!((choice / 16, PAYLOAD_BYTES[usize::from(choice % 16)]), (want + head, want + head)),
+                    None => assert_eq!(choice, NONE),
                 }
             }
         }
-        assert_eq!(AS_ZERO[8].1, 8, "any word fits");
+        assert_eq!(AS_ZERO[8] / 16, 8, "any word fits");
     }
 
     /// By hand: what a page of objects takes.
