@@ -103,7 +103,7 @@ impl Family {
             least: buffer_pages + LEAST_PAGES,
             excess: AtomicU32::new(0),
             cache: (members == MEMBERS_MAX).then(|| Cache::new(pages).ok()).flatten(),
-            packer: Mutex::ranked(Rank::Packer, Packer::new(Algorithm::Lz4)),
+            packer: Mutex::ranked(Rank::Packer, Packer::new(Algorithm::default())),
             left_cache: AtomicBool::new(false),
         })
     }

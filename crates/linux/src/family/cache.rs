@@ -372,7 +372,7 @@ fn unpack(entry: &PageBytes, page: &mut PageBytes) -> bool {
                 pool::fill(u64::from_ne_bytes(word), page);
                 true
             }
-            Err(_) => Unpacker::Lz4.unpack(bytes, page).is_ok(),
+            Err(_) => Unpacker::Words.unpack(bytes, page).is_ok(),
         },
     }
 }
@@ -479,7 +479,7 @@ mod tests {
         }
     }
     fn store(cache: &Cache, who: MemberId, n: u64, page: &PageBytes) {
-        cache.store(key(n), who, page, &mut Packer::new(Algorithm::Lz4));
+        cache.store(key(n), who, page, &mut Packer::new(Algorithm::default()));
     }
     /// A process reads the page, from here or from its device. Returns whether it was here.
     fn read(cache: &Cache, who: MemberId, n: u64) -> bool {
