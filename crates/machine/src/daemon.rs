@@ -16,7 +16,7 @@
 //! Each step takes the locks anew and works on one batch, so a fault waits for at most one batch's ioctl.
 
 mod copy_out;
-mod evict;
+pub(crate) mod evict;
 mod launder;
 mod out_of_memory;
 

@@ -197,6 +197,8 @@ pub enum Mistake {
     BelievesDenials,
     /// The same for a page after others in one move, if its mapping has changed by the time that the kernel is asked again.
     ForgetsDenialsWithin,
+    /// Of several pages of a move that the kernel denies, only the first is taken for moved.
+    RemembersOneDenial,
     /// Copied pages of memory that is not writable are discarded by one call for a whole run. If the mapping splits, the kernel
     /// reports two discards: the second was taken for the program's, and the page read as zeroes.
     DiscardsRunsAtOnce,

@@ -266,10 +266,10 @@ unsafe fn place<K: Kernel>(
                     n += 1;
                 }
                 // SAFETY: these pages are busy and missing; the buffer holds content that was read and checked for them.
-                let (done, refused) = unsafe { machine.fill_back(&map, addr, content, n) };
+                let (done, error) = unsafe { machine.fill_back(&map, addr, content, n) };
                 filled[i as usize..][..done as usize].fill(Filled::Mapped);
                 // they would be read again, and again while the program discards piece after piece
-                for k in (i + done..i + n).filter(|_| refused) {
+                for k in (i + done..i + n).filter(|_| error == Some(errno::EAGAIN)) {
                     let Some((frame, at)) = machine.place_instead(op.page(k)) else { break };
                     // SAFETY: within the caller's buffer.
                     filled[k as usize] = park(at, unsafe { buffer.add((k as usize) << PAGE_SHIFT) });

@@ -1,6 +1,7 @@
 //! Serves a fault: asks the core, fills the page or begins a read, and wakes the waiting threads.
 
-use crate::errno;
+use crate::daemon::evict::take;
+use crate::errno::{self, Errno};
 use crate::kernel::{Host as _, Kernel, Mistake, Moved, Touch, Uffd as _};
 use crate::lock::MutexGuard;
 use crate::machine::{Core, DROPS_BATCH, Delivery, Machine, ZEROES_PAGES};
@@ -58,7 +59,11 @@ impl<K: Kernel> Machine<K> {
         let from = self.parking.addr(core.park.place(frame));
         drop(core);
         // SAFETY: the page is busy, so its parked content stays in place. It is what the program must find.
-        let (filled, refused) = unsafe { self.fill_back(map, addr, from as *const u8, 1) };
+        let (filled, error) = unsafe { self.fill_back(map, addr, from as *const u8, 1) };
+        if error == Some(errno::EFAULT) && !K::is_resident(from) {
+            // The kernel has dropped it: the program freed it by an MADV_FREE that nobody saw. Each touch would come here again.
+            self.stop_program(b"the program was stopped: a page that it gave up with MADV_FREE, and uses again, is lost");
+        }
         let mut core = self.core.lock();
         let filled = filled == 1 || K::mistake(Mistake::DropsBeforeTheCopy);
         let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
@@ -70,7 +75,7 @@ impl<K: Kernel> Machine<K> {
         if batch {
             self.drop_places(map, false);
         }
-        (wake, refused)
+        (wake, error == Some(errno::EAGAIN))
     }
 
     /// Serves a touch of `addr`, except for I/O and waiting. For a recording, the lowest bit of `addr` says that the touch is a
@@ -161,8 +166,8 @@ impl<K: Kernel> Machine<K> {
             Fault::ZeroFill { first, count } => {
                 drop(core);
                 let start = map.addr(first);
-                let (done, refused) =
-                    if guarded { (self.fill_unguarded(&map, start), false) } else { self.fill_zero(&map, start, count) };
+                let (done, error) =
+                    if guarded { (self.fill_unguarded(&map, start), None) } else { self.fill_zero(&map, start, count) };
                 let mut core = self.core.lock();
                 for i in 0..count {
                     let filled = if i < done { Filled::Mapped } else { Filled::No };
@@ -170,7 +175,7 @@ impl<K: Kernel> Machine<K> {
                 }
                 drop(core);
                 let len = (count as usize) << PAGE_SHIFT;
-                match refused && addr >= start + ((done as usize) << PAGE_SHIFT) {
+                match error == Some(errno::EAGAIN) && addr >= start + ((done as usize) << PAGE_SHIFT) {
                     true => {
                         // this page is tried again; threads that another handler told to wait for the others must look again
                         for (from, to) in [(start, addr), (addr + PAGE_SIZE, start + len)] {
@@ -205,7 +210,7 @@ impl<K: Kernel> Machine<K> {
     fn take_zeroes(&self, map: &Space<K>, core: &mut Core, page: PageId) {
         let Some((place, _)) = core.park.take(1) else { return };
         // SAFETY: the place is empty, and nobody needs the zeroes.
-        let moved = unsafe { map.parking.move_pages(self.parking.addr(place), map.addr(page), PAGE_SIZE) };
+        let (moved, _) = unsafe { take::<K>(&map.parking, self.parking.addr(place), map.addr(page), PAGE_SIZE) };
         if moved.bytes < PAGE_SIZE {
             return core.park.give(place);
         }
@@ -284,19 +289,19 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// Copies zeroes into `count` missing pages. As [`Machine::fill_from`].
-    pub fn fill_zero(&self, map: &Space<K>, addr: usize, count: u32) -> (u32, bool) {
-        let (mut done, mut refused) = (0, false);
+    pub fn fill_zero(&self, map: &Space<K>, addr: usize, count: u32) -> (u32, Option<Errno>) {
+        let (mut done, mut error) = (0, None);
         while done < count {
             let n = (count - done).min(ZEROES_PAGES);
             let m;
             // SAFETY: the source is `ZEROES_PAGES` pages of zeroes, never written; these pages are untouched, so zeroes are right.
-            (m, refused) = unsafe { self.fill_from(map, addr + ((done as usize) << PAGE_SHIFT), self.zeroes.pages(), n) };
+            (m, error) = unsafe { self.fill_from(map, addr + ((done as usize) << PAGE_SHIFT), self.zeroes.pages(), n) };
             done += m;
             if m < n {
                 break;
             }
         }
-        (done, refused)
+        (done, error)
     }
 
     /// As [`Machine::fill_from`], with content that the program is to have back. If it is about to discard any of these pages, none
@@ -304,24 +309,24 @@ impl<K: Kernel> Machine<K> {
     ///
     /// # Safety
     /// As [`Machine::fill_from`].
-    pub(crate) unsafe fn fill_back(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> (u32, bool) {
+    pub(crate) unsafe fn fill_back(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> (u32, Option<Errno>) {
         if (0..count as usize).any(|i| map.discards.covers(addr + (i << PAGE_SHIFT), K::now_ns)) {
-            return (0, false);
+            return (0, None);
         }
         // SAFETY: the caller's promise.
         unsafe { self.fill_from(map, addr, src, count) }
     }
 
     /// Copies `count` pages from `src` into missing pages; a page that is there already is left alone. Returns how many are there
-    /// now, counted from the first, and whether the kernel has refused the next one, because a call is to be followed first.
+    /// now, counted from the first, and why the next one is not. EAGAIN: a call is to be followed first.
     ///
     /// # Safety
     /// `src` is readable for `count` pages and holds the content that the program must find.
-    pub unsafe fn fill_from(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> (u32, bool) {
+    pub unsafe fn fill_from(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> (u32, Option<Errno>) {
         let len = (count as usize) << PAGE_SHIFT;
         let behind = map.first_behind(addr, addr + len);
         let len = behind.map_or(len, |behind| behind - addr);
-        let (mut done, mut most, mut refused) = (0, len, false);
+        let (mut done, mut most, mut failed) = (0, len, None);
         while done < len {
             // SAFETY: within the caller's source.
             let Moved { bytes, error, .. } = unsafe { map.program.copy(addr + done, src.add(done), most.min(len - done)) };
@@ -331,18 +336,19 @@ impl<K: Kernel> Machine<K> {
                 Some(errno::EEXIST) => done += PAGE_SIZE,
                 // The pages may lie in two mappings, which no call fills together: mprotect(2) and others divide a range's mapping.
                 Some(errno::ENOENT) if most > PAGE_SIZE => most = PAGE_SIZE,
-                // EAGAIN: an event waits to be read; the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is
-                // gone.
-                Some(e) => {
-                    refused = e == errno::EAGAIN;
+                // EAGAIN: an event waits to be read; the page is faulted again after it. ENOENT, ESRCH: the mapping is gone.
+                // EFAULT: that, or the source has no page.
+                Some(_) => {
+                    failed = error;
                     break;
                 }
             }
         }
+        let refused = failed == Some(errno::EAGAIN);
         if self.refused_fill.load(Relaxed) != refused {
             self.refused_fill.store(refused, Relaxed);
         }
-        ((done >> PAGE_SHIFT) as u32, refused)
+        ((done >> PAGE_SHIFT) as u32, failed)
     }
 
     /// Tells threads that wait for pages of the range to look again.

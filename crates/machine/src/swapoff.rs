@@ -578,10 +578,10 @@ impl<K: Kernel> Worker<K> {
         self.flights[flight] = Flight::Write { run, since: K::now_ns(), left: rest, slots, pages };
         self.in_flight += 1;
         self.progress.writes += 1;
-        let iov = self.table(flight).iov;
-        // SAFETY: the vectors point into the flight's buffer. The vectors themselves are needed only until `submit`, because the
-        // kernel copies them then (IORING_FEAT_SUBMIT_STABLE, Linux 5.5).
-        unsafe { self.io.write(fd, &iov[..vectors], slots.location.offset, flight as u64) };
+        let iov = &raw const self.table(flight).iov;
+        // SAFETY: the vectors point into the flight's buffer. They are in its table, which does not change until the write has
+        // completed: the kernel may take them as late as that, if it has no memory for the request at first.
+        unsafe { self.io.write(fd, &(&*iov)[..vectors], slots.location.offset, flight as u64) };
         self.io.submit();
     }
 

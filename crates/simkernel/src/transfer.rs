@@ -136,6 +136,8 @@ impl Kernel {
         }
         let mut moved = Moved::done(len);
         let mut disturbed = self.disturbed.take();
+        // pages that are moved in a try that is forgotten, and not told
+        let mut untold = 0;
         for done in (0..len).step_by(PAGE) {
             let refused = match (space.table.get(&(to + done)), space.table.get(&(from + done))) {
                 (Some(_), _) => Some(EEXIST),
@@ -146,6 +148,9 @@ impl Kernel {
             };
             let chance = disturbed.as_mut().map_or(0, |rng| rng.below(32));
             let refused = refused.or((chance == 1).then_some(EBUSY)); // isolated for a moment
+            if refused.is_some() && untold > 0 {
+                break;
+            }
             if let Some(e) = refused {
                 moved = if done == 0 { Moved::refused(e) } else { Moved::done(done) };
                 break;
@@ -155,11 +160,17 @@ impl Kernel {
                 *protected = target.uffd.is_some_and(|r| r.watches);
             }
             space.table.insert(to + done, entry);
-            if chance == 2 {
-                // its entry changed meanwhile, so the move is tried again, and finds the page at the target (Linux 6.18:
-                // `move_pages_ptes`)
+            if chance == 2 && untold == 0 {
+                // its entry changed meanwhile, so it is moved once more, with some of those behind it. That is forgotten, and the next
+                // try finds it at the target (Linux 6.18: `move_pages_ptes`).
                 moved = if done == 0 { Moved::refused(EEXIST) } else { Moved::done(done) };
-                break;
+                untold = 1 + disturbed.as_mut().map_or(0, |rng| rng.below(4));
+            }
+            if untold > 0 {
+                untold -= 1;
+                if untold == 0 {
+                    break;
+                }
             }
         }
         self.disturbed = disturbed;

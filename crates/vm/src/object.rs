@@ -190,7 +190,9 @@ impl<P: Pager> Vm<P> {
         let there = self.table.get(new);
         assert_eq!(page.object(), new.object(), "a page has the policy of its object");
         assert!(there.state() == State::Untouched && !there.busy(), "moved onto a page: {new:?} {there:?}");
-        if !self.table.reserve(new) || word.state() != State::Untouched && !self.pager.rename(page, new) {
+        // An untouched page has nothing to be moved but its wired flag. A write that is under way of it stays.
+        let is_nothing = word.state() == State::Untouched && !word.wired();
+        if !is_nothing && !self.table.reserve(new) || word.state() != State::Untouched && !self.pager.rename(page, new) {
             return false;
         }
         if word.parking() {

@@ -724,3 +724,19 @@ fn a_file_ends_before_a_page() {
     assert_eq!((places[0], state(&vm, 4)), (Destination::Lost, State::Lost));
     vm.check(1);
 }
+
+/// A page was released while it was written, then its range was moved, before the write ended. Each such move took a leaf of the
+/// page table for a page that is nothing, until the table was full.
+#[test]
+fn what_is_left_of_a_released_page_takes_no_leaf_where_it_moves() {
+    let mut vm = core(4096); // some 65 leaves
+    bring_to(&mut vm, 0, State::Inactive);
+    let slot = begin_write(&mut vm, 0);
+    assert_eq!(vm.release_range(page(0), 1, |_| ()), 1);
+    assert!(vm.page(page(0)).laundering());
+    for to in 1..200 {
+        assert!(vm.rename_range(page(0), page(to << 12), 1), "{to}");
+    }
+    assert!(vm.launder_done(page(0), Some(slot), tag(0), IoResult::Ok) && vm.is_quiescent());
+    vm.check(1);
+}

@@ -17,9 +17,9 @@ use overspill_vm::{Access, Parked};
 /// `dst` was not empty. The second result says whether the kernel wrongly denied a move.
 ///
 /// Linux 6.18 denies some moves that it has made. If a page's table entry changes during the move, it tries again. (The accessed
-/// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, then finds `dst` taken by its own
-/// move: EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) To believe that answer
-/// is to lose the page. If `src` has nothing in memory any more, the page is at `dst`.
+/// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, and those behind it, then finds
+/// `dst` taken by its own move: EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) To
+/// believe that answer is to lose the pages. If `src` has nothing in memory any more, the page is at `dst` ([`forgotten`]).
 ///
 /// # Safety
 /// As [`Uffd::move_pages`].
@@ -27,9 +27,17 @@ pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: us
     // SAFETY: the caller's promise.
     let moved = unsafe { parking.move_pages(dst, src, len) };
     if moved.error == Some(errno::EEXIST) && !K::mistake(Mistake::BelievesDenials) && !K::is_resident(src) {
-        return (Moved { bytes: PAGE_SIZE, error: None }, true);
+        return (Moved { bytes: forgotten::<K>(dst, src, len).max(PAGE_SIZE), error: None }, true);
     }
     (moved, false)
+}
+
+/// So many bytes of a move that was denied are at `dst`, whose places were empty, and no longer at `src`. (If they were asked for
+/// again, and the program had changed their mapping meanwhile, the answer would not be that they are there.)
+fn forgotten<K: Kernel>(dst: usize, src: usize, len: usize) -> usize {
+    let is_moved = |at: &usize| K::is_resident(dst + at) && !K::is_resident(src + at);
+    let most = if K::mistake(Mistake::RemembersOneDenial) { PAGE_SIZE } else { len };
+    (0..most).step_by(PAGE_SIZE).take_while(is_moved).count() << PAGE_SHIFT
 }
 
 impl<K: Kernel, S> Daemon<K, S> {
@@ -228,8 +236,9 @@ impl<K: Kernel, S> Daemon<K, S> {
         // Up to which page the protection is known, and the area for it. The kernel refuses a move of several mappings, or of
         // another protection.
         let (mut known, mut area) = (0, Area::USUAL);
-        // The place of the page at which a move ended early, in case the page was moved, and the area of that place.
-        let mut ended: Option<(usize, Area)> = None;
+        // The place of the page at which a move ended early, in case the page was moved, the area of that place, and what was left of
+        // the move, in bytes.
+        let mut ended: Option<(usize, Area, usize)> = None;
         while done < n {
             let until = if done < known { known } else { n };
             let to = machine.parking.addr(place.plus(done).in_area(area));
@@ -243,16 +252,17 @@ impl<K: Kernel, S> Daemon<K, S> {
             // changed the mapping in between (mprotect). So whether that page was moved and the move denied is seen by its place,
             // which was empty before. (Found by a seed: a page that had been moved read as zeroes.)
             let early = ended.take().filter(|_| moved.error.is_some() && !K::mistake(Mistake::ForgetsDenialsWithin));
-            if let Some((_, area)) = early.filter(|(to, _)| K::is_resident(*to) && !K::is_resident(from)) {
+            let before = early.map_or(0, |(to, _, len)| forgotten::<K>(to, from, len) >> PAGE_SHIFT);
+            if let Some((_, area, _)) = early.filter(|_| before > 0) {
                 machine.status.counters.moves_denied.add(1);
-                areas[done] = area;
-                done += 1;
+                areas[done..done + before].fill(area);
+                done += before;
                 continue;
             }
             if denied {
                 machine.status.counters.moves_denied.add(1);
             } else if pages > 0 && done < until {
-                ended = Some((to + moved.bytes, area));
+                ended = Some((to + moved.bytes, area, (until - done) << PAGE_SHIFT));
             } else if moved.error == Some(errno::EAGAIN) {
                 ended = early;
             }
