@@ -186,7 +186,8 @@ impl<'a> Handler<'a> {
             self.readable = true;
             return;
         }
-        if self.inner.follows() || self.readable && self.inner.reader.in_flight() == 0 {
+        let reads = self.readable && self.inner.has_room();
+        if self.inner.follows() || reads && self.inner.reader.in_flight() == 0 {
             return;
         }
         self.guessed = !self.missed && self.candidate.is_on() && self.is_done();

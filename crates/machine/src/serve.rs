@@ -70,10 +70,12 @@ impl<K: Kernel> Machine<K> {
         if filled {
             core.orphan(frame);
         }
+        // the second copy was charged whether there was room or not
+        let over = core.vm.charge_total() > u64::from(core.vm.promised());
         let batch = core.park.drops() >= DROPS_BATCH;
         drop(core);
-        if batch {
-            self.drop_places(map, false);
+        if batch || over {
+            self.drop_places(map, over);
         }
         (wake, error == Some(errno::EAGAIN))
     }

@@ -169,7 +169,7 @@ impl<'a> Packing<'a> {
                 }
                 out[at..at + 8].copy_from_slice(&payload.to_le_bytes());
                 at += usize::from(best / 16);
-                tags |= best % 16 << (4 * half);
+                tags |= (best % 16) << (4 * half);
             }
             out[pair] = tags;
         }

@@ -215,7 +215,8 @@ impl Agent {
         };
         let worker = least.and_then(|id| Worker::new(self.machine, self.engine, id).ok());
         let Some(mut worker) = worker else { return };
-        while worker.step(self.machine) == State::Busy {}
+        // Another fork that holds the lock waits for this thread's next request, so it is not waited for.
+        while worker.step(self.machine) == State::Busy && self.machine.swapping.try_lock().is_some() {}
         worker.end(self.machine);
     }
 
