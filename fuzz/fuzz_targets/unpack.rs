@@ -7,7 +7,7 @@ use overspill_store::packing::{Algorithm, Packed, Packer, Unpacker};
 use overspill_vm::types::{PAGE_SIZE, PageId};
 
 fuzz_target!(|bytes: &[u8]| {
-    [Algorithm::Lz4, Algorithm::ZSTD].into_iter().for_each(|algorithm| of(algorithm, bytes));
+    [Algorithm::Words, Algorithm::Lz4, Algorithm::ZSTD].into_iter().for_each(|algorithm| of(algorithm, bytes));
 });
 
 fn of(algorithm: Algorithm, bytes: &[u8]) {
