@@ -539,9 +539,13 @@ static void reclaim(void) {
 /* Memory that was given up by MADV_FREE, which the kernel drops when it needs memory. */
 static void freed(void) {
     enum { LEN = 24 * MIB, PIECE = 16 * PAGE };
-    unsigned char *p = map(LEN);
+    unsigned char *p = map(LEN + PIECE), *last = p + LEN - PIECE;
+    munmap(p + LEN, PIECE);
     fill(p, LEN, 7);
     for (unsigned round = 0, seed = 1; round < 60; round++) {
+        fill(last, PIECE, 7 + (last - p) / PAGE * 7);
+        /* the call goes on over the hole, and says that there is one */
+        check(madvise(last, 2 * PIECE, MADV_FREE) && errno == ENOMEM, "MADV_FREE over a hole");
         for (int k = 0; k < 40; k++) {
             long at = (seed = seed * 1664525u + 1013904223u) / 256 % (LEN / PIECE) * PIECE;
             fill(p + at, PIECE, 7 + at / PAGE * 7);

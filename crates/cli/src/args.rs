@@ -89,7 +89,7 @@ Swap devices:
                                            no cluster across the border of two physical extents
   block:PATH[,size=SIZE][,prio=N][,force]  a block device; what is on it is lost
   compressed:[size=SIZE][,algo=ALGO][,prio=N]   memory that holds compressed pages: words (the
-                                           default; with lz4 where that is shorter), lz4, zstd, or
+                                           default; or lz4 where that is shorter), lz4, zstd, or
                                            zstd:LEVEL from 1 to 19. It is part of
                                            --memory, of which it takes three quarters at the most,
                                            and without a size as much as pays (see --no-compress).

@@ -25,7 +25,7 @@
 //!                                                                         SCM_RIGHTS, one to 8, but none with the kind
 //!                                                                         "compressed", which is memory;
 //!                                                                         KIND block, file, or file,align=extents; compressed,
-//!                                                                         or compressed,algo=zstd:LEVEL)
+//!                                                                         or compressed,algo=lz4, algo=zstd:LEVEL)
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
 //!   overspill/1 policy SPEC                            ok                (as for --policy)
 //!   overspill/1 cancel                                 (while a swapoff of this client's runs) it ends with an error
@@ -198,7 +198,7 @@ impl Request<'_> {
             Request::Policy(spec) => packet.put(b"policy ").put(spec.as_bytes()),
             Request::Swapon { kind, bytes, priority, align, algorithm, name } => {
                 packet.put(b"swapon ");
-                if *kind == Kind::Compressed {
+                if *algorithm != Algorithm::default() {
                     let _ = write!(packet.put(ALGORITHM), "{algorithm}");
                 } else {
                     packet.put(if *align { ALIGNED } else { kind.name().as_bytes() });

@@ -375,7 +375,7 @@ impl<K: Kernel> Compressed<K> {
 
     /// Unpacks the page in slot `at` of the device. If there is none, or its bytes are damaged, `page` is filled so that no check
     /// of its tag succeeds. Does not allocate.
-    #[inline(never)] // its stack frame of 3.3 KiB must not be part of a fault's
+    #[inline(never)] // its stack frame of 7.4 KiB must not be part of a fault's
     pub fn load(&self, at: u32, page: &mut PageBytes) {
         let mut packed = [0; PACKED_BYTES_MAX];
         let stored = self.pool.lock().pool.copy_out(at, &mut packed);

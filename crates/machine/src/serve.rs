@@ -61,8 +61,10 @@ impl<K: Kernel> Machine<K> {
         // SAFETY: the page is busy, so its parked content stays in place. It is what the program must find.
         let (filled, error) = unsafe { self.fill_back(map, addr, from as *const u8, 1) };
         if error == Some(errno::EFAULT) && !K::is_resident(from) {
-            // The kernel has dropped it: the program freed it by an MADV_FREE that nobody saw. Each touch would come here again.
-            self.stop_program(b"the program was stopped: a page that it gave up with MADV_FREE, and uses again, is lost");
+            // Each touch would come here again.
+            self.stop_program(
+                b"the program was stopped: the kernel lost one of its pages (MADV_FREE by an instruction of its own?)",
+            );
         }
         let mut core = self.core.lock();
         let filled = filled == 1 || K::mistake(Mistake::DropsBeforeTheCopy);
@@ -320,7 +322,7 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// Copies `count` pages from `src` into missing pages; a page that is there already is left alone. Returns how many are there
-    /// now, counted from the first, and why the next one is not. EAGAIN: a call is to be followed first.
+    /// now, counted from the first, and why the kernel refused the next one, if it did. EAGAIN: a call is to be followed first.
     ///
     /// # Safety
     /// `src` is readable for `count` pages and holds the content that the program must find.

@@ -14,7 +14,7 @@
 //! alike, and so are small numbers. Objects of one type repeat the same kinds of words in the same order, which the successors tell.
 //!
 //! All words take the same steps, without branches that depend on the content. So a page takes about the same time whatever it
-//! holds: 1.4 us, where LZ4 takes 2.0 to 4.6 us for heaps of programs (bench/RESULTS-compressed.md, "Word by word").
+//! holds: 1.4 us, where LZ4 takes 2 to 4 us for heaps of programs (bench/RESULTS-compressed.md, "Word by word").
 //!
 //! Sources: Wilson, Kaplan, Smaragdakis, "The case for compressed caching in virtual memory systems", USENIX 1999, section 2 (words
 //! that match a recent one in part); Sazeides, Smith, "The predictability of data values", MICRO 1997 (what followed the same
@@ -28,7 +28,7 @@ use overspill_vm::types::PAGE_SIZE;
 
 const WORDS: usize = PAGE_SIZE / 8;
 const TAG_BYTES: usize = WORDS / 2;
-/// Room for the worst case, and for whole words to be written at the end.
+/// Room for the worst case, and a word more.
 pub(crate) const BUFFER_BYTES: usize = TAG_BYTES + PAGE_SIZE + 8;
 
 /// Bytes of the exclusive or that a payload may have, by prediction. Chosen by the sizes of heaps of Perl, Python, PHP, Ruby and

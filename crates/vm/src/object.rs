@@ -190,7 +190,7 @@ impl<P: Pager> Vm<P> {
         let there = self.table.get(new);
         assert_eq!(page.object(), new.object(), "a page has the policy of its object");
         assert!(there.state() == State::Untouched && !there.busy(), "moved onto a page: {new:?} {there:?}");
-        // An untouched page has nothing to be moved but its wired flag. A write that is under way of it stays.
+        // An untouched page has nothing to be moved but its wired flag. A write of it that is under way stays.
         let is_nothing = word.state() == State::Untouched && !word.wired();
         if !is_nothing && !self.table.reserve(new) || word.state() != State::Untouched && !self.pager.rename(page, new) {
             return false;

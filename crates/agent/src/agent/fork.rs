@@ -36,6 +36,8 @@ const DESCRIPTORS_AT_START: u64 = 512;
 
 /// How long a fork waits for other members of the family to give what they do not use, in nanoseconds.
 const ASK_NS: u64 = 4_000_000;
+/// A fork that holds the lock on devices so long without a break may wait for this process.
+const GIVES_WAY_NS: u64 = 100_000_000;
 
 /// Why a forked child has no pager.
 enum NoPager {
@@ -215,8 +217,13 @@ impl Agent {
         };
         let worker = least.and_then(|id| Worker::new(self.machine, self.engine, id).ok());
         let Some(mut worker) = worker else { return };
-        // Another fork that holds the lock waits for this thread's next request, so it is not waited for.
-        while worker.step(self.machine) == State::Busy && self.machine.swapping.try_lock().is_some() {}
+        // A fork that holds the lock may need this thread for its next request, so this does not wait for it.
+        let mut free = sys::now_ns();
+        while worker.step(self.machine) == State::Busy && sys::now_ns() - free < GIVES_WAY_NS {
+            if self.machine.swapping.try_lock().is_some() {
+                free = sys::now_ns();
+            }
+        }
         worker.end(self.machine);
     }
 

@@ -165,13 +165,12 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
             // What the kernel may drop at any time it would also drop from the parking area, without a word. So it is dropped now.
             // (Other memory may be such that MADV_DONTNEED does more than MADV_FREE may.)
             let private = agent.is_in_a_range(start, end);
-            let mut r = if private { 0 } else { call() };
-            if r == 0 {
-                // SAFETY: the program's own call has given up the content.
-                r = unsafe { raw(nr, &[start, end - start, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
-            }
+            let r = if private { 0 } else { call() };
+            let until = advised(nr, &a, r);
+            // SAFETY: the program's own call has given up the content of that part.
+            let dropped = unsafe { raw(nr, &[start, until - start, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
             agent.discarded(start, end);
-            r
+            if r == 0 { dropped } else { r }
         }
         libc::MADV_MERGEABLE => {
             agent.may_merge();

@@ -197,7 +197,7 @@ impl Cache {
     }
 
     /// A process reads the page of this key. Fills it in if it is here; it may be wrong.
-    #[inline(never)] // its stack frame of 4 KiB must not be part of a fault's
+    #[inline(never)] // its stack frame of 8 KiB must not be part of a fault's
     pub fn load(&self, key: u128, reader: MemberId, page: &mut PageBytes) -> bool {
         self.note_read();
         let (number, set, name) = self.find(key);

@@ -17,7 +17,7 @@ use overspill_vm::{Access, Parked};
 /// `dst` was not empty. The second result says whether the kernel wrongly denied a move.
 ///
 /// Linux 6.18 denies some moves that it has made. If a page's table entry changes during the move, it tries again. (The accessed
-/// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, and those behind it, then finds
+/// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, and perhaps some behind it, then finds
 /// `dst` taken by its own move: EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) To
 /// believe that answer is to lose the pages. If `src` has nothing in memory any more, the page is at `dst` ([`forgotten`]).
 ///
@@ -32,8 +32,8 @@ pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: us
     (moved, false)
 }
 
-/// So many bytes of a move that was denied are at `dst`, whose places were empty, and no longer at `src`. (If they were asked for
-/// again, and the program had changed their mapping meanwhile, the answer would not be that they are there.)
+/// How many bytes a denied move has moved, from its first page on: they are at `dst`, which was empty, and no longer at `src`. (To
+/// ask for them again would not tell: if their mapping has changed meanwhile, the kernel answers EINVAL.)
 fn forgotten<K: Kernel>(dst: usize, src: usize, len: usize) -> usize {
     let is_moved = |at: &usize| K::is_resident(dst + at) && !K::is_resident(src + at);
     let most = if K::mistake(Mistake::RemembersOneDenial) { PAGE_SIZE } else { len };
