@@ -4,7 +4,8 @@
 //!   file:PATH[,path=PATH...][,size=SIZE][,prio=N][,align=extents]   a file in the directory PATH, or the new file PATH; it grows
 //!                                                                   up to SIZE
 //!   block:PATH[,path=PATH...][,size=SIZE][,prio=N][,force]    a block device; its first SIZE bytes
-//!   compressed:[size=SIZE][,algo=words|lz4|zstd[:LEVEL]][,prio=N]   memory that holds compressed pages; without a size as far as it pays
+//!   compressed:[size=SIZE][,algo=words|lz4|zstd[:LEVEL]][,prio=N]   memory that holds compressed pages; without a size as much
+//!                                                                   as pays
 //!   DIR|FILE[:SIZE]                            short for file:
 //! ```
 //!

@@ -161,8 +161,8 @@ impl Kernel {
             }
             space.table.insert(to + done, entry);
             if chance == 2 && untold == 0 {
-                // its entry changed meanwhile, so the kernel tries again, and moves it with some of those behind it. It forgets that,
-                // and the next try finds it at the target (Linux 6.18: `move_pages_ptes`).
+                // its entry changed meanwhile, so the kernel tries again, and moves it with some of those behind it. It forgets
+                // that, and the next try finds it at the target (Linux 6.18: `move_pages_ptes`).
                 moved = if done == 0 { Moved::refused(EEXIST) } else { Moved::done(done) };
                 untold = 1 + disturbed.as_mut().map_or(0, |rng| rng.below(4));
             }

@@ -255,7 +255,7 @@ impl Unpacker {
     /// [`Damaged`] if these are not the bytes of a page. Then `page` may have any content.
     pub fn unpack(&mut self, bytes: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
         let len = match (self, bytes) {
-            (Unpacker::Words, [BY_WORDS, words @ ..]) => return words::unpack(words, page),
+            (Unpacker::Words, [BY_WORDS, words @ ..]) => words::unpack(words, page).map(|()| PAGE_SIZE),
             (Unpacker::Words, [BY_LZ4, bytes @ ..]) | (Unpacker::Lz4, bytes) => decompress_into(bytes, page).ok(),
             (Unpacker::Words, _) => None,
             (Unpacker::Zstd(decompressor), bytes) => decompressor.decompress(bytes, page),

@@ -10,19 +10,19 @@
 //!   alike        the last word like this one                    its entry, and low bytes of the exclusive or
 //! ```
 //!
-//! Two words are *alike* if they have the same entry in a table: a hash of all but the lowest 12 bits. So pointers into one page are
-//! alike, and so are small numbers. Objects of one type repeat the same kinds of words in the same order, which the successors tell.
+//! Two words are *alike* if they have the same entry in a table: a hash of all but the lowest 12 bits. So pointers into one page
+//! are alike, and so are small numbers. Objects of one type repeat the same kinds of words in the same order, which the successors
+//! tell.
 //!
 //! All words take the same steps, without branches that depend on the content. So a page takes about the same time whatever it
 //! holds: 1.4 us, where LZ4 takes 2 to 4 us for heaps of programs (bench/RESULTS-compressed.md, "Word by word").
 //!
-//! Sources: Wilson, Kaplan, Smaragdakis, "The case for compressed caching in virtual memory systems", USENIX 1999, section 2 (words
-//! that match a recent one in part); Sazeides, Smith, "The predictability of data values", MICRO 1997 (what followed the same
-//! context); Burtscher, Ratanaworabhan, "FPC: a high-speed compressor for double-precision floating-point data", 2009 (the best of
-//! two predictions, exclusive or, whole bytes).
+//! Sources: Wilson, Kaplan, Smaragdakis, "The case for compressed caching in virtual memory systems", USENIX 1999, section 2
+//! (words that match a recent one in part); Sazeides, Smith, "The predictability of data values", MICRO 1997 (what followed the
+//! same context); Burtscher, Ratanaworabhan, "FPC: a high-speed compressor for double-precision floating-point data", 2009 (the
+//! best of two predictions, exclusive or, whole bytes).
 
 use crate::PageBytes;
-use crate::packing::Damaged;
 use core::ops::Range;
 use overspill_vm::types::PAGE_SIZE;
 
@@ -57,8 +57,8 @@ const PAYLOAD_BYTES: [u8; 16] = {
     bytes
 };
 
-/// By the bytes that an exclusive or has: the shortest payload of a prediction that holds them, and its tag, as `payload * 16 + tag`.
-/// So the least of several is the best.
+/// By the bytes that an exclusive or has: the shortest payload of a prediction that holds them, and its tag, as `payload * 16 +
+/// tag`. So the least of several is the best.
 type Choices = [u8; 9];
 /// There is none.
 const NONE: u8 = u8::MAX;
@@ -177,15 +177,12 @@ impl<'a> Packing<'a> {
     }
 }
 
-/// Unpacks a page.
-///
-/// # Errors
-/// [`Damaged`] if the bytes are too few or too many. Then `page` may have any content.
-pub(crate) fn unpack(packed: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
+/// Unpacks a page. `None` if the bytes are too few or too many; then `page` may have any content.
+pub(crate) fn unpack(packed: &[u8], page: &mut PageBytes) -> Option<()> {
     let mut seen = Seen::new();
     let mut at = TAG_BYTES;
     for (index, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let tag = packed.get(index / 2).ok_or(Damaged)? >> (index % 2 * 4) & 15;
+        let tag = packed.get(index / 2)? >> (index % 2 * 4) & 15;
         let len = PAYLOAD_BYTES[usize::from(tag)];
         let payload = eight_bytes(packed, at)? & u64::MAX.checked_shr(64 - 8 * u32::from(len)).unwrap_or(0);
         at += usize::from(len);
@@ -199,13 +196,13 @@ pub(crate) fn unpack(packed: &[u8], page: &mut PageBytes) -> Result<(), Damaged>
         seen.add(value, Seen::entry(value));
         *word = value.to_le_bytes();
     }
-    if at == packed.len() { Ok(()) } else { Err(Damaged) }
+    (at == packed.len()).then_some(())
 }
 
 /// The eight bytes at `at`, with zeros after the end.
-fn eight_bytes(packed: &[u8], at: usize) -> Result<u64, Damaged> {
-    let rest = packed.get(at..).ok_or(Damaged)?;
-    Ok(u64::from_le_bytes(rest.first_chunk().copied().unwrap_or_else(|| {
+fn eight_bytes(packed: &[u8], at: usize) -> Option<u64> {
+    let rest = packed.get(at..)?;
+    Some(u64::from_le_bytes(rest.first_chunk().copied().unwrap_or_else(|| {
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
         last
@@ -283,11 +280,11 @@ mod tests {
             });
             let packed = packed(&page);
             let mut back = [0x55; PAGE_SIZE];
-            prop_assert_eq!(unpack(&packed, &mut back), Ok(()));
+            prop_assert_eq!(unpack(&packed, &mut back), Some(()));
             prop_assert!(back == page);
             // a byte more or fewer is no page
-            prop_assert_eq!(unpack(&packed[..packed.len() - 1], &mut back), Err(Damaged));
-            prop_assert_eq!(unpack(&[&packed[..], &[0]].concat(), &mut back), Err(Damaged));
+            prop_assert_eq!(unpack(&packed[..packed.len() - 1], &mut back), None);
+            prop_assert_eq!(unpack(&[&packed[..], &[0]].concat(), &mut back), None);
         }
 
         #[test]

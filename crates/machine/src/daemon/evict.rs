@@ -17,9 +17,10 @@ use overspill_vm::{Access, Parked};
 /// `dst` was not empty. The second result says whether the kernel wrongly denied a move.
 ///
 /// Linux 6.18 denies some moves that it has made. If a page's table entry changes during the move, it tries again. (The accessed
-/// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, and perhaps some behind it, then finds
-/// `dst` taken by its own move: EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) To
-/// believe that answer is to lose the pages. If `src` has nothing in memory any more, the page is at `dst` ([`forgotten`]).
+/// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, and perhaps some behind it, then
+/// finds `dst` taken by its own move: EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August
+/// 2026.) To believe that answer is to lose the pages. If `src` has nothing in memory any more, the page is at `dst`
+/// ([`forgotten`]).
 ///
 /// # Safety
 /// As [`Uffd::move_pages`].
@@ -236,8 +237,8 @@ impl<K: Kernel, S> Daemon<K, S> {
         // Up to which page the protection is known, and the area for it. The kernel refuses a move of several mappings, or of
         // another protection.
         let (mut known, mut area) = (0, Area::USUAL);
-        // The place of the page at which a move ended early, in case the page was moved, the area of that place, and what was left of
-        // the move, in bytes.
+        // The place of the page at which a move ended early, in case the page was moved, the area of that place, and what was left
+        // of the move, in bytes.
         let mut ended: Option<(usize, Area, usize)> = None;
         while done < n {
             let until = if done < known { known } else { n };
