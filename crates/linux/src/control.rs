@@ -25,7 +25,7 @@
 //!                                                                         SCM_RIGHTS, one to 8, but none with the kind
 //!                                                                         "compressed", which is memory;
 //!                                                                         KIND block, file, or file,align=extents; compressed,
-//!                                                                         or compressed,algo=lz4, algo=zstd:LEVEL)
+//!                                                                         or compressed,algo=ALGO as in a device)
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
 //!   overspill/1 policy SPEC                            ok                (as for --policy)
 //!   overspill/1 cancel                                 (while a swapoff of this client's runs) it ends with an error
@@ -450,7 +450,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind in 0..3usize, align: bool, level in 0..21u8) {
+        fn what_is_asked_is_understood(
+            name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1),
+            bytes: u64, priority: i16, kind in 0..3usize, align: bool, level in 0..21u8,
+        ) {
             let kind = [Kind::File, Kind::Block, Kind::Compressed][kind];
             let align = align && kind == Kind::File;
             let algorithm = match level {

@@ -319,7 +319,7 @@ fn transferred(r: Result<usize, Errno>, done: i64, len: usize) -> Moved {
 mod tests {
     use super::*;
     use crate::kernel::Linux;
-    use overspill_machine::daemon::take;
+    use overspill_machine::kernel::take_pages;
     use std::time::{Duration, Instant};
 
     const PAGES: usize = 16;
@@ -365,7 +365,7 @@ mod tests {
                         wrong = Some(libc::EBUSY); // for good
                     }
                     // SAFETY: both are our own mappings; one of them is empty.
-                    let (moved, was_denied) = unsafe { take::<Linux>(&uffd, to + done, from + done, LEN - done) };
+                    let (moved, was_denied) = unsafe { take_pages::<Linux>(&uffd, to + done, from + done, LEN - done) };
                     done += moved.bytes;
                     moves += 1;
                     denied += usize::from(was_denied);
@@ -448,7 +448,7 @@ mod tests {
             }
         }
         // SAFETY: both are our own mappings; `to` is empty.
-        let take = || unsafe { take::<Linux>(&uffd, to, from, PAGE_SIZE) }.0;
+        let take = || unsafe { take_pages::<Linux>(&uffd, to, from, PAGE_SIZE) }.0;
         assert_eq!(take().error, Some(libc::EBUSY), "the child has it too");
         while take().error.is_some() {
             assert!(sys::own_page(from)); // (again, if another test forks at this moment)

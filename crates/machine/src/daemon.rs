@@ -16,7 +16,7 @@
 //! Each step takes the locks anew and works on one batch, so a fault waits for at most one batch's ioctl.
 
 mod copy_out;
-pub(crate) mod evict;
+mod evict;
 mod launder;
 mod out_of_memory;
 
@@ -31,7 +31,6 @@ use crate::reader::TOKEN_OTHER;
 use crate::space::Space;
 use crate::space::copying::COPIES_MAX;
 use crate::write_back::WriteBack;
-pub use evict::take;
 use launder::{Dirty, WRITES_MAX, Write};
 pub use launder::{buffer_pages, writes};
 use overspill_vm::types::{ObjectId, PageId};

@@ -3,12 +3,12 @@
 //! An implementation performs and reports; it does not judge. An error is the kernel's own number, and this crate decides what the
 //! number means. All calls are static, because there is one kernel below a machine. So the interface costs nothing.
 
-use crate::errno::Errno;
+use crate::errno::{self, Errno};
 use crate::files::Files;
 pub use crate::futex::{Futex, Limit};
 use core::ops::Deref;
 use overspill_store::{PageBytes, checksum};
-use overspill_vm::types::{PAGE_SIZE, PageId, Tag};
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 
 /// Protection of memory: readable, writable, executable.
 pub mod prot {
@@ -323,6 +323,35 @@ pub struct Moved {
     pub bytes: usize,
     /// Why it stopped early, if it did.
     pub error: Option<Errno>,
+}
+
+/// Moves pages out of the range at `src` to `dst` without copying. Stops at the first page that it cannot move: ENOENT absent;
+/// EBUSY pinned, shared, or isolated for a moment (by advice, reclaim, migration); EINVAL the mapping does not allow it; EEXIST
+/// `dst` was not empty. The second result says whether the kernel wrongly denied a move.
+///
+/// Linux 6.18 denies some moves that it has made. If a page's table entry changes during the move, it tries again. (The accessed
+/// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, and perhaps some behind it, then
+/// finds `dst` taken by its own move: EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August
+/// 2026.) To believe that answer is to lose the pages. If `src` has nothing in memory any more, the page is at `dst`
+/// ([`forgotten`]).
+///
+/// # Safety
+/// As [`Uffd::move_pages`].
+pub unsafe fn take_pages<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: usize) -> (Moved, bool) {
+    // SAFETY: the caller's promise.
+    let moved = unsafe { parking.move_pages(dst, src, len) };
+    if moved.error == Some(errno::EEXIST) && !K::mistake(Mistake::BelievesDenials) && !K::is_resident(src) {
+        return (Moved { bytes: forgotten::<K>(dst, src, len).max(PAGE_SIZE), error: None }, true);
+    }
+    (moved, false)
+}
+
+/// How many bytes a denied move has moved, from its first page on: they are at `dst`, which was empty, and no longer at `src`. (To
+/// ask for them again would not tell: if their mapping has changed meanwhile, the kernel answers EINVAL.)
+pub(crate) fn forgotten<K: Kernel>(dst: usize, src: usize, len: usize) -> usize {
+    let is_moved = |at: &usize| K::is_resident(dst + at) && !K::is_resident(src + at);
+    let most = if K::mistake(Mistake::RemembersOneDenial) { PAGE_SIZE } else { len };
+    (0..most).step_by(PAGE_SIZE).take_while(is_moved).count() << PAGE_SHIFT
 }
 
 /// How the pages of a registered range can be marked.

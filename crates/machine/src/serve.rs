@@ -1,8 +1,7 @@
 //! Serves a fault: asks the core, fills the page or begins a read, and wakes the waiting threads.
 
-use crate::daemon::evict::take;
 use crate::errno::{self, Errno};
-use crate::kernel::{Host as _, Kernel, Mistake, Moved, Touch, Uffd as _};
+use crate::kernel::{Host as _, Kernel, Mistake, Moved, Touch, Uffd as _, take_pages};
 use crate::lock::MutexGuard;
 use crate::machine::{Core, DROPS_BATCH, Delivery, Machine, ZEROES_PAGES};
 use crate::ranges::{Flags, Kind, Range};
@@ -214,7 +213,7 @@ impl<K: Kernel> Machine<K> {
     fn take_zeroes(&self, map: &Space<K>, core: &mut Core, page: PageId) {
         let Some((place, _)) = core.park.take(1) else { return };
         // SAFETY: the place is empty, and nobody needs the zeroes.
-        let (moved, _) = unsafe { take::<K>(&map.parking, self.parking.addr(place), map.addr(page), PAGE_SIZE) };
+        let (moved, _) = unsafe { take_pages::<K>(&map.parking, self.parking.addr(place), map.addr(page), PAGE_SIZE) };
         if moved.bytes < PAGE_SIZE {
             return core.park.give(place);
         }

@@ -595,7 +595,7 @@ fn each_mistake_is_found() {
     let mistakes = [
         (BelievesDenials, USUAL, 3),
         (ForgetsDenialsWithin, FLIPS, 1276),
-        (RemembersOneDenial, FLIPS, 4),
+        (RemembersOneDenial, FLIPS, 125),
         (DiscardsRunsAtOnce, FLIPS, 506),
         (TakesWhatIsDiscarded, USUAL, 2199),
         (TakesWhatIsReplaced, REPLACED, 3421),

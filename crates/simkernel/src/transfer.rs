@@ -136,9 +136,12 @@ impl Kernel {
         }
         let mut moved = Moved::done(len);
         let mut disturbed = self.disturbed.take();
-        // pages that are moved in a try that is forgotten, and not told
-        let mut untold = 0;
+        let told = |done, error| if done == 0 { Moved::refused(error) } else { Moved::done(done) };
+        let mut until = None; // where a try ends that is forgotten, and so not told
         for done in (0..len).step_by(PAGE) {
+            if until == Some(done) {
+                break;
+            }
             let refused = match (space.table.get(&(to + done)), space.table.get(&(from + done))) {
                 (Some(_), _) => Some(EEXIST),
                 (None, None) => Some(ENOENT),
@@ -148,11 +151,10 @@ impl Kernel {
             };
             let chance = disturbed.as_mut().map_or(0, |rng| rng.below(32));
             let refused = refused.or((chance == 1).then_some(EBUSY)); // isolated for a moment
-            if refused.is_some() && untold > 0 {
-                break;
-            }
             if let Some(e) = refused {
-                moved = if done == 0 { Moved::refused(e) } else { Moved::done(done) };
+                if until.is_none() {
+                    moved = told(done, e);
+                }
                 break;
             }
             let mut entry = space.table.remove(&(from + done)).expect("looked at");
@@ -160,17 +162,11 @@ impl Kernel {
                 *protected = target.uffd.is_some_and(|r| r.watches);
             }
             space.table.insert(to + done, entry);
-            if chance == 2 && untold == 0 {
+            if chance == 2 && until.is_none() {
                 // its entry changed meanwhile, so the kernel tries again, and moves it with some of those behind it. It forgets
                 // that, and the next try finds it at the target (Linux 6.18: `move_pages_ptes`).
-                moved = if done == 0 { Moved::refused(EEXIST) } else { Moved::done(done) };
-                untold = 1 + disturbed.as_mut().map_or(0, |rng| rng.below(4));
-            }
-            if untold > 0 {
-                untold -= 1;
-                if untold == 0 {
-                    break;
-                }
+                moved = told(done, EEXIST);
+                until = disturbed.as_mut().map(|rng| done + PAGE * (1 + rng.below(4)));
             }
         }
         self.disturbed = disturbed;

@@ -112,7 +112,8 @@ struct Experience {
 impl Experience {
     const NONE: Experience = Experience { saved_permille: 0, pages: 0, interval: 1 };
 
-    fn is_to_try_both(&mut self) -> bool {
+    /// Counts a page. Returns whether both are to be tried for it.
+    fn count(&mut self) -> bool {
         self.pages += 1;
         let both = self.pages >= self.interval;
         if both {
@@ -137,7 +138,7 @@ impl Words {
         let (_, room) = self.out.split_first_chunk_mut::<1>().expect("it is longer");
         let packing = words::Packing::begin(page, room.try_into().expect("the rest"));
         let experience = &mut self.experience[packing.first_payload() / STEP];
-        if experience.is_to_try_both() {
+        if experience.count() {
             let (by_words, by_lz4) = (packing.finish(), self.lz4.pack(page));
             experience.tried(by_words, by_lz4.len() - 1);
             if by_lz4.len() <= by_words { by_lz4 } else { &self.out[..=by_words] }

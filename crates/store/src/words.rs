@@ -121,9 +121,9 @@ pub(crate) struct Packing<'a> {
     seen: Seen,
 }
 
-/// Pairs of words, in the first step and in all.
-const FIRST: usize = PAIRS / 8;
+/// Pairs of words, in all and in the first step.
 const PAIRS: usize = WORDS / 2;
+const FIRST: usize = PAIRS / 8;
 /// The most that [`Packing::first_payload`] tells, in bytes.
 pub(crate) const FIRST_PAYLOAD_MAX: usize = FIRST * 16;
 
@@ -267,7 +267,9 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 1024 }))]
         /// Pages of words of all lengths, some of which are repeated, exactly or nearly.
         #[test]
-        fn a_page_comes_back(words in prop::collection::vec((any::<u64>(), 0..64u32, 0..4usize, 0..4096u64), 1..40), step in 1..40usize) {
+        fn a_page_comes_back(
+            words in prop::collection::vec((any::<u64>(), 0..64u32, 0..4usize, 0..4096u64), 1..40), step in 1..40usize,
+        ) {
             let page = page_of(|index| {
                 let at = |index: usize| words[index % words.len()];
                 let (word, shift, kind, near) = at(index as usize);

@@ -3,7 +3,7 @@
 
 use super::{BATCH, Daemon, run_length};
 use crate::errno;
-use crate::kernel::{Kernel, Mappings as _, Mistake, Moved, Uffd, prot};
+use crate::kernel::{Kernel, Mappings as _, Mistake, Uffd as _, forgotten, prot, take_pages};
 use crate::lock::ReadGuard;
 use crate::machine::{Delivery, Machine};
 use crate::park::{Area, ParkPlace};
@@ -11,35 +11,6 @@ use crate::space::Space;
 use core::sync::atomic::Ordering::*;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId};
 use overspill_vm::{Access, Parked};
-
-/// Moves pages out of the range at `src` to `dst` without copying. Stops at the first page that it cannot move: ENOENT absent;
-/// EBUSY pinned, shared, or isolated for a moment (by advice, reclaim, migration); EINVAL the mapping does not allow it; EEXIST
-/// `dst` was not empty. The second result says whether the kernel wrongly denied a move.
-///
-/// Linux 6.18 denies some moves that it has made. If a page's table entry changes during the move, it tries again. (The accessed
-/// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, and perhaps some behind it, then
-/// finds `dst` taken by its own move: EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August
-/// 2026.) To believe that answer is to lose the pages. If `src` has nothing in memory any more, the page is at `dst`
-/// ([`forgotten`]).
-///
-/// # Safety
-/// As [`Uffd::move_pages`].
-pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: usize) -> (Moved, bool) {
-    // SAFETY: the caller's promise.
-    let moved = unsafe { parking.move_pages(dst, src, len) };
-    if moved.error == Some(errno::EEXIST) && !K::mistake(Mistake::BelievesDenials) && !K::is_resident(src) {
-        return (Moved { bytes: forgotten::<K>(dst, src, len).max(PAGE_SIZE), error: None }, true);
-    }
-    (moved, false)
-}
-
-/// How many bytes a denied move has moved, from its first page on: they are at `dst`, which was empty, and no longer at `src`. (To
-/// ask for them again would not tell: if their mapping has changed meanwhile, the kernel answers EINVAL.)
-fn forgotten<K: Kernel>(dst: usize, src: usize, len: usize) -> usize {
-    let is_moved = |at: &usize| K::is_resident(dst + at) && !K::is_resident(src + at);
-    let most = if K::mistake(Mistake::RemembersOneDenial) { PAGE_SIZE } else { len };
-    (0..most).step_by(PAGE_SIZE).take_while(is_moved).count() << PAGE_SHIFT
-}
 
 impl<K: Kernel, S> Daemon<K, S> {
     /// Has the kernel watch a batch. Pages that it cannot watch (their range is registered for write protection, or was not
@@ -245,7 +216,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             let to = machine.parking.addr(place.plus(done).in_area(area));
             let from = addr + (done << PAGE_SHIFT);
             // SAFETY: the pages are busy: from here on they are the pager's, and a touch brings them back. Free places are empty.
-            let (moved, denied) = unsafe { take::<K>(&map.parking, to, from, (until - done) << PAGE_SHIFT) };
+            let (moved, denied) = unsafe { take_pages::<K>(&map.parking, to, from, (until - done) << PAGE_SHIFT) };
             let pages = moved.bytes >> PAGE_SHIFT;
             areas[done..done + pages].fill(area);
             done += pages;
