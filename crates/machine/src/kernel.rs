@@ -333,7 +333,7 @@ pub struct Moved {
 /// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, and perhaps some behind it, then
 /// finds `dst` taken by its own move: EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August
 /// 2026.) To believe that answer is to lose the pages. If `src` has nothing in memory any more, the page is at `dst`
-/// ([`forgotten`]).
+/// (`forgotten`).
 ///
 /// # Safety
 /// As [`Uffd::move_pages`].

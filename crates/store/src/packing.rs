@@ -1,11 +1,11 @@
 //! Packs and unpacks pages. This is apart from the pool, so that it needs no lock on the pool.
 //!
-//! By default a page is packed word by word ([`words`]), or by LZ4, where that lately made pages that begin alike clearly shorter:
+//! By default a page is packed word by word (`words.rs`), or by LZ4, where that lately made pages that begin alike clearly shorter:
 //! text, and pages that repeat longer pieces. LZ4 takes 1.5 to 3 times as long as word by word, zstd several times as long again.
 //! Nothing allocates after set-up. Damaged bytes give an error or wrong content, and nothing worse. The caller has the page's
 //! checksum, which tells whether the content is right.
 //!
-//! Source: Ziv, Lempel 1977; Collet, LZ4; those of [`words`].
+//! Source: Ziv, Lempel 1977; Collet, LZ4; those of `words.rs`.
 
 use crate::PageBytes;
 use crate::pool::PACKED_BYTES_MAX;
