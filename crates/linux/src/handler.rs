@@ -5,7 +5,7 @@
 
 use crate::credentials::Follower;
 use crate::halt_poll::{self, HaltPoll};
-use crate::io::Engine;
+use crate::io::{Engine, PENDING_MAX};
 use crate::kernel::Linux;
 use crate::machine::{Machine, Served};
 use crate::reader::TOKEN_OTHER;
@@ -17,6 +17,8 @@ use overspill_machine::kernel::{Io as _, Kernel as _, Uffd as _};
 
 const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
 const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
+/// After so many messages a handler has the kernel work off its poll's wakes. The next read may bring 16 more.
+const LOOKS_AFTER: u32 = PENDING_MAX / 2;
 
 /// What a handler knows from one round to the next.
 struct Handler<'a> {
@@ -41,6 +43,8 @@ struct Handler<'a> {
     guessed: bool,
     /// The last guess was wrong, and no message has come since.
     missed: bool,
+    /// Messages that it has read since the kernel last worked off its poll's wakes: one for each.
+    read: u32,
     spinner: Spinner,
     candidate: Candidate,
     halt_poll: HaltPoll,
@@ -106,6 +110,7 @@ impl<'a> Handler<'a> {
             readable: true,
             guessed: false,
             missed: false,
+            read: 0,
             spinner: Spinner::default(),
             candidate: Candidate::here(&machine.host.wake_policy),
             halt_poll: HaltPoll::new(machine.host.halt_polls),
@@ -165,7 +170,7 @@ impl<'a> Handler<'a> {
 
     /// Sleeps until the wake policy changes, if there is nothing for this handler to do. Returns whether it did.
     fn sleeps(&mut self, poller: u32) -> bool {
-        let sleeps = !self.polls && self.is_done() && !self.inner.follows();
+        let sleeps = !self.polls && self.is_done() && !self.inner.follows() && !self.inner.reader.io.has_poll(TOKEN_MESSAGES);
         if sleeps {
             self.halt_poll.stop();
             self.inner.reader.give_back(self.machine, true);
@@ -181,6 +186,10 @@ impl<'a> Handler<'a> {
     /// A same-CPU handler that gets the CPU again after its last answer mostly finds the program at its next fault. So it does not
     /// wait, nor ask whether there is a message, but reads.
     fn wait(&mut self) {
+        if self.read >= LOOKS_AFTER {
+            self.read = 0;
+            self.inner.reader.io.spin(0, false);
+        }
         if self.inner.is_refused() {
             self.inner.reader.io.spin(0, true); // the thread in whose way the fault is may want the CPU
             self.readable = true;
@@ -207,6 +216,7 @@ impl<'a> Handler<'a> {
             let buffers = if self.inner.reader.has_buffers() { Linux::UNUSED_NS } else { 1_000_000_000 };
             let patience = self.inner.patience().unwrap_or(halt_poll.min(buffers));
             self.inner.reader.io.wait(Some(patience));
+            self.inner.reader.io.check_watches();
         }
     }
 
@@ -214,12 +224,13 @@ impl<'a> Handler<'a> {
     /// there are several, it looks before it reads, which takes the exclusive map lock.
     fn serve(&mut self) {
         let (machine, policy, cpu) = (self.machine, self.policy, self.cpu);
-        while self.readable && self.inner.has_room() {
-            let (candidate, halt_poll, mut any) = (&mut self.candidate, &mut self.halt_poll, false);
+        while self.readable && self.inner.has_room() && self.read < LOOKS_AFTER {
+            let (candidate, halt_poll, read, mut any) = (&mut self.candidate, &mut self.halt_poll, &mut self.read, false);
             self.readable = (self.alone || sys::is_readable(self.messages))
                 && self.inner.read_messages(machine, |thread, served| match served {
                     None => {
                         any = true;
+                        *read += 1;
                         policy.note(thread, cpu);
                         candidate.note(thread);
                         halt_poll.note();
