@@ -220,6 +220,41 @@ static pid_t by_clone(long flags)
     return syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
 }
 
+static int go[2];
+static volatile int *ended;
+
+static void *looks(void *unused)
+{
+    while (!*ended)
+        usleep(1000); /* the child is there, and the parent waits */
+    look("while a thread waits for a child");
+    if (write(go[1], "x", 1) != 1)
+        fail("write");
+    return unused;
+}
+
+/* CLONE_VFORK without CLONE_VM: one thread waits until the child ends, and the others go on. */
+static void suspended(void)
+{
+    pthread_t thread;
+    char byte;
+    ended = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (ended == MAP_FAILED || pipe(go) || pthread_create(&thread, 0, looks, 0))
+        fail("suspended");
+    pid_t pid = by_clone(CLONE_VFORK);
+    if (pid == 0) {
+        *ended = 1;
+        if (read(go[0], &byte, 1) != 1)
+            _exit(1);
+        *ended = 2;
+        _exit(0);
+    }
+    if (*ended != 2)
+        fail("went on before the child's end");
+    join(pid, "by clone with CLONE_VFORK");
+    pthread_join(thread, 0);
+}
+
 static void kinds(void)
 {
     pid_t pid = vfork();
@@ -249,6 +284,7 @@ static void kinds(void)
         }
         join(pid, "by clone");
     }
+    suspended();
     /* a sibling (CLONE_PARENT): the parent's child, for which this process cannot wait */
     int pipes[2];
     char byte;

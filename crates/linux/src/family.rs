@@ -55,6 +55,8 @@ struct Block {
 /// nanoseconds.
 const BIRTH_NS: u64 = 1_000_000_000;
 const BIRTH_LOOK_NS: u64 = 20_000_000;
+/// The first interval at which a process that waits for a child's end checks for it, in nanoseconds.
+const AWAIT_NS: u64 = 100_000;
 
 /// Wakes a member's page daemon.
 fn ring(member: &Member) {
@@ -71,6 +73,8 @@ pub struct Family {
     id: AtomicU32,
     /// There may be other processes.
     shared: AtomicBool,
+    /// A fork is under way, which has a child's part from this process's: the page daemon leaves both as they are.
+    forking: AtomicBool,
     least: u32,
     /// What the process may have above its part, in pages: compressed memory that it got by a fork and that cannot go elsewhere.
     excess: AtomicU32,
@@ -100,6 +104,7 @@ impl Family {
             shares,
             id: AtomicU32::new(id.0),
             shared: AtomicBool::new(false),
+            forking: AtomicBool::new(false),
             least: buffer_pages + LEAST_PAGES,
             excess: AtomicU32::new(0),
             cache: (members == MEMBERS_MAX).then(|| Cache::new(pages).ok()).flatten(),
@@ -151,18 +156,21 @@ impl Family {
         if self.is_shared() { self.view().fair().max(self.limit()) } else { self.limit() }
     }
 
-    /// From now on the end of the calling thread counts as the end of the process. If a child's parent is dead, its part may have
-    /// been given up; then it gets another.
+    /// From now on the end of the calling thread counts as the end of the process. If a child's parent is dead, its entry may have
+    /// been given up, and its part with it. Then it gets another entry.
     pub fn claim(&self) {
-        if self.is_claimed(self.id()) {
-            return;
-        }
-        if let Some(id) = self.shares.reserve(MemberId::NOBODY)
-            && self.is_claimed(id)
-        {
+        while !self.is_claimed(self.id()) {
+            // its parent is a dead one: if this process is killed here, the entry is free
+            let Some(id) = self.shares.reserve(self.id()) else { return };
             self.id.store(id.0, Relaxed);
-            self.shares.take(id, self.least());
         }
+    }
+
+    /// In the child, which has its entry: takes what it lacks of its charge, and sets the limit. From now on others may ask it.
+    pub fn complete(&self, map: &Space, core: &mut Core) {
+        self.shares.set_floor(self.id(), self.least());
+        let charge = core.vm.charge_total() as u32;
+        self.take(map, core, charge.saturating_sub(self.limit()));
     }
 
     fn is_claimed(&self, id: MemberId) -> bool {
@@ -180,36 +188,69 @@ impl Family {
 
     // ---- fork ----
 
-    /// Reserves an entry for a child that is about to be forked. `None` if there are too many.
+    /// Reserves an entry for a child that is about to be forked. `None` if there are too many. => [`Family::endow`] or
+    /// [`Family::take_back`] follows
     pub fn reserve(&self) -> Option<MemberId> {
-        self.shares.reserve(self.id())
+        let child = self.shares.reserve(self.id())?;
+        self.shares.set_floor(child, u32::MAX); // nobody asks it for memory yet
+        self.forking.store(true, Relaxed);
+        Some(child)
     }
 
-    /// Frees the part of a child that has ended or was never made. (Usually the kernel has already marked it.)
+    /// There is no child.
+    pub fn take_back(&self, child: MemberId, map: &Space, core: &mut Core) {
+        self.shares.give(child, u32::MAX, self.id());
+        self.shares.bury(child);
+        self.forking.store(false, Relaxed);
+        self.apply(map, core);
+    }
+
+    /// Frees the part of a child that has ended. (Usually the kernel has already marked it.)
     pub fn bury(&self, child: MemberId) {
         self.shares.bury(child);
     }
 
-    /// The pages that this process and a child can have together.
-    pub fn for_two(&self) -> u32 {
-        self.limit().saturating_add(self.shares.free()).min(self.total())
+    /// Gives a child pages that nobody has, until it has as many as are charged to this process. Returns how many the two have
+    /// together. Others cannot take these before the fork.
+    pub fn gather(&self, child: MemberId, core: &Core) -> u32 {
+        let charge = core.vm.charge_total() as u32;
+        self.shares.take(child, charge.saturating_sub(self.shares.pages(child)));
+        self.limit().saturating_add(self.shares.pages(child)).min(self.total())
+    }
+
+    /// Gives a child as much as this process keeps, if that suffices for what is charged: until the fork this process cannot
+    /// outgrow the child's part.
+    pub fn halve(&self, child: MemberId, map: &Space, core: &mut Core) {
+        let (whole, fixed) = (self.gather(child, core), map.fixed_pages(core));
+        self.give_up_to(child, map.half(core, whole).saturating_sub(fixed), core);
+        let childs = self.shares.pages(child).saturating_add(fixed).max(core.vm.charge_total() as u32);
+        map.set_limit(core, self.limit().min(childs));
+    }
+
+    /// Gives a child pages that this process does not need, until it has so many.
+    fn give_up_to(&self, child: MemberId, pages: u32, core: &Core) {
+        let spare = self.shares.pages(self.id()).saturating_sub(core.vm.charge_total() as u32);
+        self.shares.give(self.id(), pages.saturating_sub(self.shares.pages(child)).min(spare), child);
     }
 
     /// Gives a child its part, from units that nobody has or that this process does not need. It is as much as this process is
     /// charged, and some more: up to an equal part of the whole if there is room, else as much as this process gets. Returns how
-    /// many pages the child has above its part.
+    /// many pages the child has above its part. => this process's limit is set anew
     pub fn endow(&self, child: MemberId, map: &Space, core: &Core) -> u32 {
-        let (charge, whole, fixed) = (core.vm.charge_total() as u32, self.for_two(), map.fixed_pages(core));
+        let (charge, fixed) = (core.vm.charge_total() as u32, map.fixed_pages(core));
+        let whole = self.gather(child, core).saturating_add(self.shares.free()).min(self.total());
         let spare = whole.saturating_sub(charge.saturating_mul(2)) / 2;
-        let fair = self.total() / (self.view().members + 1);
+        let fair = self.total() / (self.view().members + 1); // another child may follow
         let (pages, excess) = match spare {
             0 => (map.half(core, whole).saturating_sub(fixed), fixed),
             _ => (charge + spare.min(fair.saturating_sub(charge).max(2 * core.vm.free_high())), 0),
         };
         let pages = pages.max(self.least());
-        let taken = self.shares.take(child, pages);
-        let spare = self.shares.pages(self.id()).saturating_sub(charge);
-        self.shares.give(self.id(), pages.saturating_sub(taken).min(spare), child);
+        let has = self.shares.pages(child);
+        self.shares.give(child, has.saturating_sub(pages), self.id());
+        self.shares.take(child, pages.saturating_sub(has));
+        self.give_up_to(child, pages, core);
+        self.forking.store(false, Relaxed);
         self.shared.store(true, Relaxed);
         excess
     }
@@ -217,7 +258,6 @@ impl Family {
     /// In the child: makes this process the member `id`. `excess` pages are above its part.
     pub fn forked(&self, id: MemberId, excess: u32) {
         self.id.store(id.0, Relaxed);
-        self.shared.store(true, Relaxed);
         self.excess.store(excess, Relaxed);
     }
 
@@ -235,6 +275,15 @@ impl Family {
         let (born, end) = (&self.shares.member(child).born, sys::now_ns() + BIRTH_NS);
         while born.load() == 0 && self.shares.lives(child) && sys::now_ns() < end {
             sys::futex_wait_shared(born.atomic(), 0, BIRTH_LOOK_NS);
+        }
+    }
+
+    /// Returns when the child has ended or called exec.
+    pub fn await_end(&self, child: MemberId) {
+        let (born, mut pause) = (self.shares.member(child).born.atomic(), AWAIT_NS);
+        while self.shares.lives(child) {
+            sys::futex_wait_shared(born, 1, pause); // nobody wakes it: the kernel only marks the entry
+            pause = (pause * 2).min(BIRTH_LOOK_NS);
         }
     }
 
@@ -264,15 +313,17 @@ impl Family {
         self.cache.as_ref().filter(|_| self.is_shared() && !self.left_cache.load(Relaxed))
     }
 
-    /// The program gives up rights: from now on it must not write what others read. => before its call returns
+    /// From now on no thread begins to use the cache.
+    pub fn shun_cache(&self) {
+        self.left_cache.store(true, Relaxed);
+    }
+
+    /// If the process is to have no part in the cache any more, it cannot write there from now on. => no thread uses the cache
     ///
     /// # Errors
     /// ENOMEM.
     pub fn leave_cache(&self) -> Result<(), Errno> {
-        match &self.cache {
-            Some(cache) if !self.left_cache.swap(true, Relaxed) => cache.leave(),
-            _ => Ok(()),
-        }
+        self.cache.as_ref().filter(|_| self.left_cache.load(Relaxed)).map_or(Ok(()), Cache::leave)
     }
 
     /// This process reads a page by itself. If other processes may read the same page, it has a `key`. Returns whether the cache
@@ -401,10 +452,6 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let Some(family) = machine.host.family.as_ref().filter(|family| family.is_shared()) else { return };
         let now = sys::now_ns();
         let asked = family.entry().asked.load() != 0;
-        if machine.freeze.is_shrinking() {
-            self.target = None; // a fork has set a target of its own
-            return;
-        }
         if !asked && self.target.is_none() && now < self.look_at {
             return;
         }
@@ -421,7 +468,8 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let asked = family.entry().asked.load() != 0;
         let map = machine.map.read();
         let mut core = machine.core.lock();
-        if machine.freeze.is_on() {
+        if family.forking.load(Relaxed) || machine.freeze.is_on() {
+            self.target = None; // the fork sets the limit
             return;
         }
         // with a process per CPU that is short, others use the CPU while one waits for a read; packing would take it from them
@@ -503,3 +551,6 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

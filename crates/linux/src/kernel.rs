@@ -51,6 +51,22 @@ impl Host {
         let (wake_policy, following) = (WakePolicy::default(), Following::new()?);
         Ok(Host { family: None, wake_policy, halt_polls: false, record: None, following })
     }
+
+    /// All threads of the pager follow the program, which has given up rights, and the process leaves the family's cache, where it
+    /// could write what others read. Each thread that follows is outside of the cache, and does not enter it again. `call` and
+    /// `landlock`: as for [`Following::all`].
+    ///
+    /// # Errors
+    /// As [`Following::all`]; ENOMEM.
+    ///
+    /// # Safety
+    /// As [`Following::all`].
+    pub unsafe fn follow(&self, landlock: Option<(u32, i32)>, call: impl FnMut()) -> Result<(), Errno> {
+        self.family.iter().for_each(Family::shun_cache);
+        // SAFETY: the caller's promise.
+        unsafe { self.following.all(landlock, call) }?;
+        self.family.as_ref().map_or(Ok(()), Family::leave_cache)
+    }
 }
 
 impl overspill_machine::kernel::Host<Linux> for Host {

@@ -95,21 +95,25 @@ impl<K: Kernel> Space<K> {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// Whether the charge fits twice into `whole` pages.
+    /// Before a fork: if the charge fits twice into `whole` pages, calls `halve`, which sets the limit.
     ///
     /// # Errors
-    /// It does not. The error is the charge, in pages.
-    pub fn fits_twice(&self, whole: u32) -> Result<(), u64> {
+    /// It does not fit. The error is the charge, in pages.
+    pub fn fits_twice(&self, whole: impl Fn(&Core) -> u32, halve: impl FnOnce(&Space<K>, &mut Core)) -> Result<(), u64> {
         let map = self.map.read();
-        let core = self.core.lock();
+        let mut core = self.core.lock();
         let charge = core.vm.charge_total();
-        if charge <= u64::from(map.half(&core, whole)) { Ok(()) } else { Err(charge) }
+        if charge > u64::from(map.half(&core, whole(&core))) {
+            return Err(charge);
+        }
+        halve(&map, &mut core);
+        Ok(())
     }
 
     /// Before a fork: has the page daemon evict until the charge fits twice into `whole` pages, or no more can be evicted. If it
-    /// `saves`, the rest is saved: should both sides evict it later, neither has to write it, and they can read it together.
-    /// `restore` sets the limit to its former value.
-    pub fn shrink(&self, whole: impl Fn() -> u32, saves: bool, restore: impl FnOnce(&Space<K>, &mut Core)) {
+    /// `saves`, the rest is saved: should both sides evict it later, neither has to write it, and they can read it together. Then
+    /// calls `halve`, which sets the limit.
+    pub fn shrink(&self, whole: impl Fn(&Core) -> u32, saves: bool, halve: impl FnOnce(&Space<K>, &mut Core)) {
         if self.core.lock().vm.reserved() > 0 {
             self.adopt_native(0, usize::MAX);
         }
@@ -121,7 +125,7 @@ impl<K: Kernel> Machine<K> {
             {
                 let map = self.map.read();
                 let mut core = self.core.lock();
-                let half = map.half(&core, whole());
+                let half = map.half(&core, whole(&core));
                 let (charge, now) = (core.vm.charge_total(), K::now_ns());
                 if charge < least {
                     (least, since) = (charge, now);
@@ -141,7 +145,7 @@ impl<K: Kernel> Machine<K> {
                 let saved = fits && (core.vm.is_saved() && !packed || saving.is_some_and(|began| now - began > SAVE_NS));
                 if saved || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
                     core.vm.save(false);
-                    restore(&map, &mut core);
+                    halve(&map, &mut core);
                     self.freeze.set_shrinking(false);
                     return;
                 }

@@ -13,9 +13,10 @@ use crate::uffd::SimUffd;
 use crate::world::{World, here, park_of, program_of, world};
 use overspill_machine::daemon::Daemon;
 use overspill_machine::errno::{self, Errno};
+use overspill_machine::files::DEVICES_MAX;
 use overspill_machine::fork::{Forked, Frozen};
+use overspill_machine::machine::{Core, Machine};
 use overspill_machine::park::ParkPlace;
-use overspill_machine::{Machine, files::DEVICES_MAX};
 use overspill_simkernel::pmap::PAGE;
 use overspill_simkernel::remap::Remap;
 use overspill_simkernel::rng::Rng;
@@ -156,9 +157,10 @@ pub fn fork(thread: &mut Thread<'_>) {
     let _swapping = machine.swapping.lock();
     let limit = machine.core.lock().vm.limit();
     let whole = limit * (1 + thread.rng.below(2) as u32);
-    if machine.fits_twice(whole).is_err() {
-        let saves = whole == limit; // half of them
-        machine.shrink(|| whole, saves, |_, core| core.vm.set_limit(limit));
+    let (whole, saves) = (|_: &_| whole, whole == limit); // half of them save
+    let same = |_: &_, core: &mut Core| core.vm.set_limit(limit);
+    if machine.fits_twice(whole, same).is_err() {
+        machine.shrink(whole, saves, same);
     }
     let pages = &thread.pages;
     let forked = machine.fork(|frozen| {

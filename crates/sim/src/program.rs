@@ -440,7 +440,7 @@ impl<'a> Thread<'a> {
         self.say(format_args!("is about to fork"));
         let (limit, began) = (self.machine.core.lock().vm.limit(), Sim::now_ns());
         self.machine.shrink(
-            || limit,
+            |_| limit,
             true,
             |map, core| {
                 let packed = map.pool.as_ref().is_some_and(|pool| pool.can_write_back(core.vm.devices()));

@@ -19,7 +19,8 @@ use overspill_linux::control::Packet;
 use overspill_linux::descriptors::{self, PACK_MAX};
 use overspill_linux::device_spec::{DeviceSpec, FILES_MAX};
 use overspill_linux::devices;
-use overspill_linux::machine::{Delivery, Forked, Frozen, Space};
+use overspill_linux::family::shares::MemberId;
+use overspill_linux::machine::{Core, Delivery, Forked, Frozen, Space};
 use overspill_linux::setup::{self, DEVICES_MAX};
 use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::swapoff::{State, Worker};
@@ -182,15 +183,18 @@ pub(super) fn copy<const N: usize>(text: &overspill_vm::status::Text<N>) -> [u8;
 }
 
 impl Agent {
-    /// Shrinks this process before a fork, until twice its charge fits into its own part and the free part of the budget.
-    pub(super) fn shrink(&self) {
+    /// Shrinks this process before a fork, until twice its charge fits into its own part and that of the child, which gets what is
+    /// free.
+    pub(super) fn shrink(&self, child: MemberId) {
         let machine = self.machine;
         let family = self.family();
         let start = sys::now_ns();
+        let whole = |core: &Core| family.gather(child, core);
+        let halve = |map: &Space, core: &mut Core| family.halve(child, map, core);
         // first ask the family: what others do not use is there at once and costs nothing
         loop {
             let seen = machine.arrivals.count();
-            let Err(charge) = machine.fits_twice(family.for_two()) else { return };
+            let Err(charge) = machine.fits_twice(whole, halve) else { return };
             let view = family.view();
             if u64::from(view.mine) >= charge + u64::from(view.fair()) || view.idle_spare == 0 || sys::now_ns() - start > ASK_NS {
                 break;
@@ -199,8 +203,8 @@ impl Agent {
             machine.arrivals.wait(seen);
         }
         // A child that was gone by the next fork did not use what it had in common with its parent: probably the next one neither.
-        let saves = family.view().members > 1 || machine.status.counters.forks.get() == 0;
-        machine.shrink(|| family.for_two(), saves, |map, core| family.apply(map, core));
+        let saves = family.view().members > 2 || machine.status.counters.forks.get() == 0;
+        machine.shrink(whole, saves, halve);
     }
 
     /// If there are as many devices as possible, empties and removes the inherited device with the fewest pages. If that fails, the
@@ -303,8 +307,10 @@ impl Agent {
         let _ = self.ask_here(Request::MakeRoom);
         // One fork at a time, and no device comes or goes from here on. Parent and child both release the lock when this function
         // ends.
-        let _swapping = machine.swapping.lock();
-        let _ = self.ask_here(Request::Shrink);
+        let swapping = machine.swapping.lock();
+        let family = self.family();
+        let Some(member) = family.reserve() else { return -(libc::EAGAIN as isize) };
+        let _ = self.ask_here(Request::Shrink { member });
         // The descriptors that the child needs wait in a socket, which the child inherits in this thread's table.
         let sent = descriptors::with_room(descriptors::socket_pair).and_then(|[ours, childs]| {
             self.ask_here(Request::Send { socket: ours.raw(), tid: sys::gettid() })?;
@@ -314,11 +320,10 @@ impl Agent {
             Err(libc::EMFILE | libc::EPERM | libc::EACCES | libc::ENOSYS) => self.ask_here(Request::Listen).map(|()| None),
             sent => sent,
         };
-        let family = self.family();
-        let (childs, member) = match sent.and_then(|childs| Ok((childs, family.reserve().ok_or(libc::EAGAIN)?))) {
-            Ok(both) => both,
+        let childs = match sent {
+            Ok(childs) => childs,
             Err(e) => {
-                let _ = self.ask_here(Request::NoChild);
+                let _ = self.ask_here(Request::NoChild { member });
                 return -(e as isize);
             }
         };
@@ -330,13 +335,9 @@ impl Agent {
             // In the child this thread goes on alone, with a copy of everything and with all locks held.
             let r = call.make();
             drop(arena);
-            match r {
-                Ok(0) => {
-                    family.forked(member, excess);
-                    self.alone(frozen);
-                }
-                Ok(_) => {}
-                Err(_) => family.bury(member),
+            if r == Ok(0) {
+                family.forked(member, excess);
+                self.alone(frozen);
             }
             family.apply(&frozen.map, &mut frozen.core);
             r
@@ -355,10 +356,15 @@ impl Agent {
         } else {
             drop(childs);
         }
-        let _ = self.ask_here(made.map_or(Request::NoChild, |(pid, fork)| Request::Child { pid: pid as u32, fork, member }));
+        let _ =
+            self.ask_here(made.map_or(Request::NoChild { member }, |(pid, fork)| Request::Child { pid: pid as u32, fork, member }));
         match made {
             Ok((pid, _)) => {
                 family.await_birth(member);
+                drop(swapping);
+                if call.suspends() {
+                    family.await_end(member);
+                }
                 pid as isize
             }
             Err(e) => -(e as isize),
@@ -412,6 +418,8 @@ impl Agent {
         sys::set_voice(voice.map_or(-1, Fd::into_raw), sys::gettid());
         let mut share = received?;
         frozen.map.process = sys::pidfd_open(sys::getpid()).ok();
+        self.family().complete(&frozen.map, &mut frozen.core);
+        self.family().leave_cache()?; // the parent may have been about to
         let vm = &mut frozen.core.vm;
         self.own_status(vm.limit())?;
         vm.set_reserved(vm.reserved()); // so that the new status block shows the charges

@@ -22,8 +22,8 @@ pub enum Request {
     Follow { tid: u32, ruleset: Option<i32> },
     /// End all of the pager's threads.
     Leave,
-    /// Before a fork: make room for a child with as much memory as is charged to this process.
-    Shrink,
+    /// Before a fork: make room for a child, this member of the family, with as much memory as is charged to this process.
+    Shrink { member: MemberId },
     /// Before a fork: make room for a device of the child's.
     MakeRoom,
     /// Before a fork: send the descriptors that the child needs through `socket`, a descriptor of thread `tid`.
@@ -32,8 +32,8 @@ pub enum Request {
     Listen,
     /// After a fork: watch the child, which is this member of the family.
     Child { pid: u32, fork: u64, member: MemberId },
-    /// After a fork that failed: forget the socket.
-    NoChild,
+    /// After a fork that failed: forget the socket, and take the child's part back.
+    NoChild { member: MemberId },
     /// Store in `locked_bytes` how much of the process's memory is locked.
     Locked,
 }
@@ -141,7 +141,7 @@ impl Agent {
                     self.machine.host.following.wake();
                     self.call();
                 }
-                Request::Shrink => self.shrink(),
+                Request::Shrink { member } => self.shrink(member),
                 Request::MakeRoom => self.make_room(),
                 Request::Send { socket, tid } => result = self.send_descriptors(state, socket, tid),
                 Request::Listen => result = self.listen(state),
@@ -152,7 +152,11 @@ impl Agent {
                         None => self.child_gone(fork, member),
                     }
                 }
-                Request::NoChild => (state.pending, state.listener) = (None, None),
+                Request::NoChild { member } => {
+                    (state.pending, state.listener) = (None, None);
+                    let (map, mut core) = (self.machine.map.read(), self.machine.core.lock());
+                    self.family().take_back(member, &map, &mut core);
+                }
                 Request::Locked => self.locked_bytes.store(mappings::fixed().map_or(0, |fixed| fixed.locked as usize), Relaxed),
             }
             self.answer.store(result.err().unwrap_or(0), Relaxed);
@@ -174,8 +178,7 @@ impl Agent {
     fn follow_all(&self, landlock: Option<(u32, i32)>) {
         let machine = self.machine;
         // SAFETY: the helper thread does one request after the other, and the thread that asked waits.
-        let result = unsafe { machine.host.following.all(landlock, || self.call()) };
-        let result = result.and(machine.host.family.as_ref().map_or(Ok(()), Family::leave_cache));
+        let result = unsafe { machine.host.follow(landlock, || self.call()) };
         let _ = sys::read(machine.shutdown.event(), &mut [0; 8]);
         if let Err(e) = result {
             self.cannot_follow(e);

@@ -333,7 +333,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         control,
         slot: AtomicU32::new(0),
         request_state: AtomicU32::new(IDLE),
-        request: UnsafeCell::new(Request::Shrink),
+        request: UnsafeCell::new(Request::Locked),
         spinner: UnsafeCell::default(),
         helper: UnsafeCell::new(HelperState { children: Vec::with_capacity(CHILDREN_MAX), pending: None, listener: None }),
         meeting: UnsafeCell::new(Default::default()),

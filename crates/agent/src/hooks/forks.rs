@@ -106,10 +106,16 @@ impl Fork {
         self.flags & libc::CLONE_FILES as usize != 0
     }
 
+    /// Whether the caller waits until the child has ended or called exec. The kernel does not get this flag: the pager's locks are
+    /// held over the call.
+    pub fn suspends(&self) -> bool {
+        self.flags & libc::CLONE_VFORK as usize != 0
+    }
+
     /// Makes the call. Touches nothing but `self` and the stack.
     pub fn make(&mut self) -> Result<usize, Errno> {
         let [pid, pidfd] = self.told.each_mut().map(|told| core::ptr::from_mut(told) as usize);
-        let flags = self.flags & !(libc::CLONE_CHILD_SETTID as usize);
+        let flags = self.flags & !((libc::CLONE_CHILD_SETTID | libc::CLONE_VFORK) as usize);
         match &mut self.words {
             None => {
                 let mut a = self.args;

@@ -67,6 +67,8 @@ const SLACK: u32 = 2;
 struct Head {
     /// How many frames each set has.
     ways: AtomicU32,
+    /// How many frames of each set may have memory. More than `ways` only while it shrinks, or if who shrank it was killed.
+    held: AtomicU32,
     /// Who changes the size.
     changer: AtomicU32,
     /// Since the size was last judged: reads of single pages, and those of pages that another process was the last to read.
@@ -321,13 +323,15 @@ impl Cache {
 
     /// Makes it as large as fits into so many pages. => [`Cache::begin_change`]
     pub fn resize(&self, pages: u32) {
-        let (from, to) = (self.ways(), (pages / self.sets).min(WAYS_MAX));
+        let to = (pages / self.sets).min(WAYS_MAX);
+        let held = self.head().held.fetch_max(to, Relaxed);
         self.head().ways.store(to, Relaxed);
-        if to < from {
+        if to < held {
             for set in self.table() {
                 set.shrink(to * FRAME_GRANULES);
             }
-            self.discard(to * self.sets, (from - to) * self.sets);
+            self.discard(to * self.sets, (WAYS_MAX - to) * self.sets);
+            self.head().held.store(to, Relaxed);
         }
     }
 
@@ -458,6 +462,9 @@ impl Set {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::family::Family;
+    use crate::family::shares::MEMBERS_MAX;
+    use crate::kernel::Host;
     use overspill_store::packing::Algorithm;
     use proptest::prelude::*;
 
@@ -634,12 +641,43 @@ mod tests {
         assert_eq!(wrong, 0);
     }
 
+    /// Who made the cache smaller was killed before the frames were given up, and they stayed for ever, charged to nobody.
+    #[test]
+    fn frames_of_one_that_was_killed_are_given_up_later() {
+        let cache = sized(8);
+        (0..2000).for_each(|n| _ = read(&cache, ME, n));
+        cache.head().ways.store(4, Relaxed); // killed here
+        cache.resize(4 * cache.sets);
+        assert!(cache.words(0, 4 * FRAME_GRANULES..8 * FRAME_GRANULES).all(|word| word.load(Relaxed) == 0));
+    }
+
     #[test]
     fn who_has_left_neither_finds_anything_nor_leaves_anything() {
         let cache = sized(8);
         read(&cache, ME, 1);
         cache.leave().expect("memory");
         assert_eq!((cache.pages(), read(&cache, OTHER, 1)), (0, false));
+    }
+
+    /// A process left the cache while its page daemon was about to change the size, and nobody could change it from then on.
+    #[test]
+    fn nobody_of_those_who_leave_is_inside() {
+        let mut host = Host::new().expect("an event");
+        let family = host.family.insert(Family::new(BUDGET, 100, MEMBERS_MAX).expect("memory"));
+        family.shared.store(true, Relaxed);
+        let cache = family.cache.expect("address space");
+        // SAFETY: a second mapping of the same memory, as another process has it.
+        let other = unsafe { libc::mremap(cache.head.as_ptr().cast(), 0, cache.len, libc::MREMAP_MAYMOVE) };
+        assert!(other != libc::MAP_FAILED);
+        let other = Cache { head: NonNull::new(other.cast()).expect("a mapping"), frames: 0, ..cache };
+        // SAFETY: there is no round.
+        unsafe { host.following.rights() }.read().expect("our own rights");
+        // SAFETY: one round, and nobody writes to the rights.
+        let left = unsafe {
+            host.follow(None, || _ = host.family.as_ref().and_then(Family::cache).map(|cache| cache.begin_change(ME, |_| true)))
+        };
+        assert_eq!(left, Ok(()));
+        assert!(other.begin_change(OTHER, |_| true));
     }
 
     #[test]

@@ -15,7 +15,11 @@
 //!
 //! An id is the number of an entry and its generation, which each reservation raises. When a member dies, its units are free at
 //! that moment. Nothing needs to be cleaned up: a process that looks for a free unit finds a dead id in it. An entry that was
-//! reserved and not claimed counts as long as its parent lives. A child that comes too late finds it gone, and gets another.
+//! reserved and not claimed counts as long as its parent lives. Then whoever takes one of its units ends it first. A child that
+//! comes too late finds it gone, and gets another.
+//!
+//! The kernel frees a member's memory some milliseconds after it has marked the member, or later, if another process still uses
+//! that memory (vfork). Until then the family may have more than the budget.
 //!
 //! Any member can overwrite this memory. That disturbs how the budget is shared, and nothing else: the code expects any value in
 //! any word, and no member can get more than the whole budget.
@@ -256,6 +260,16 @@ impl<'a> Shares<'a> {
         }
     }
 
+    /// Whether the member's units are free. If its entry was never claimed, it cannot be from then on.
+    fn is_over(&self, id: MemberId) -> bool {
+        match self.life(id) {
+            _ if id == MemberId::CACHE => false,
+            FREE | DIED | RESERVED => true,
+            life if life == UNCLAIMED | id.generation() => !self.lives(id) && self.member(id).life.replace(life, DIED),
+            _ => false,
+        }
+    }
+
     /// Reserves an entry for a child of `parent`, which has no units yet. `None` if there are too many.
     pub fn reserve(&self, parent: MemberId) -> Option<MemberId> {
         for (index, member) in self.members.iter().enumerate() {
@@ -340,7 +354,7 @@ impl<'a> Shares<'a> {
                 break;
             }
             let owner = MemberId(word.load());
-            if owner != id && !self.lives(owner) && word.replace(owner.0, id.0) {
+            if owner != id && self.is_over(owner) && word.replace(owner.0, id.0) {
                 taken += self.unit(i);
             }
         }

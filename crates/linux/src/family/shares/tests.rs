@@ -224,9 +224,14 @@ impl Model {
         let Some(child) = self.shares.reserve(MemberId(process.id)) else { return };
         self.forks.set(self.forks.get() + 1);
         let taken = self.shares.take(child, process.charge);
-        let spare = self.shares.pages(MemberId(process.id)) - process.charge;
-        let given = self.shares.give(MemberId(process.id), process.charge.saturating_sub(taken).min(spare), child);
-        let charge = (taken + given).min(process.charge);
+        let pages = self.shares.pages(MemberId(process.id));
+        // the page daemon evicts until twice the charge fits
+        let charge = process.charge.min((pages + taken) / 2);
+        self.change(p, |process| (process.charge, process.target) = (charge, None));
+        let given = self.shares.give(MemberId(process.id), (pages - charge).min(charge.saturating_sub(taken)), child);
+        let unit = self.shares.total.div_ceil(UNITS as u32);
+        assert!(taken + given + unit > charge, "process {p} is charged for {charge}, and its child has {}", taken + given);
+        let charge = charge.min(taken + given);
         let child = Process { id: child.0, parent: Some(p), charge, appetite: process.appetite, ..Process::default() };
         self.processes.borrow_mut().push(child);
     }
@@ -336,6 +341,20 @@ fn what_was_reserved_is_not_lost() {
     let next = shares.reserve(others[0]).expect("room again");
     shares.bury(others[1]);
     assert!(shares.lives(next), "those were before it");
+}
+
+/// A child had its entry after another member had taken a part of its units, and took them for its own.
+#[test]
+fn who_has_lost_a_unit_has_lost_the_entry() {
+    let shares = shares(640, 4);
+    let first = shares.reserve(MemberId::NOBODY).expect("room");
+    assert!(shares.claim(first, 11));
+    shares.take(first, 320);
+    let child = shares.reserve(first).expect("room");
+    shares.give(first, 160, child);
+    let other = shares.reserve(MemberId::NOBODY).expect("room");
+    shares.member(first).life.store(DIED);
+    assert_eq!((shares.take(other, 640), shares.claim(child, 12)), (640, false));
 }
 
 /// With any values in the shared memory, no more than the whole is given out, and nothing panics.

@@ -1,0 +1,67 @@
+//! Tests of a fork's budget.
+
+use super::*;
+use crate::tests::machine;
+
+/// A machine that is charged for `charge` pages, in a family of 2048 pages, of which it has `pages`.
+fn charged(name: &str, charge: u64, pages: u32) -> Option<(Machine, Family)> {
+    let (machine, _) = machine(name)?;
+    let family = Family::new(2048, 100, 24).expect("memory");
+    family.shares.give(family.id(), 2048 - pages, MemberId::NOBODY);
+    {
+        let (map, mut core) = (machine.map.read(), machine.core.lock());
+        core.vm.set_reserved(charge);
+        family.apply(&map, &mut core);
+    }
+    Some((machine, family))
+}
+
+/// A fork found room for two, and another process took it before the child had its part: the child had 224 pages, and was charged
+/// for 800. Or its parent grew meanwhile.
+#[test]
+fn what_a_fork_has_found_is_the_childs() {
+    let Some((machine, family)) = charged("heir", 800, 1024) else { return };
+    let other = family.shares.reserve(MemberId::NOBODY).expect("room");
+    let child = family.reserve().expect("room");
+    let fits = machine.fits_twice(|core| family.gather(child, core), |map, core| family.halve(child, map, core));
+    assert_eq!(fits, Ok(()));
+    family.shares.take(other, 2048);
+    let (map, mut core) = (machine.map.read(), machine.core.lock());
+    assert!(core.vm.limit() >= 800 && core.vm.limit() <= family.shares.pages(child));
+    let excess = family.endow(child, &map, &core);
+    family.apply(&map, &mut core);
+    assert!(family.shares.pages(child) >= 800 && core.vm.limit() >= 800 && excess == 0);
+}
+
+/// Of a fork that fails nothing is left.
+#[test]
+fn a_child_that_is_not_made_takes_nothing() {
+    let Some((machine, family)) = charged("unborn", 800, 1024) else { return };
+    let child = family.reserve().expect("room");
+    assert!(machine.fits_twice(|core| family.gather(child, core), |map, core| family.halve(child, map, core)).is_ok());
+    let (map, mut core) = (machine.map.read(), machine.core.lock());
+    family.endow(child, &map, &core);
+    family.take_back(child, &map, &mut core);
+    assert!(core.vm.limit() >= 1024 && core.vm.limit() + family.shares.free() == 2048 && family.view().members == 1);
+}
+
+/// A child's parent died before the child had its entry, and other processes took its part. It kept the limit of that part for
+/// good.
+#[test]
+fn a_child_whose_part_is_gone_has_the_limit_of_what_it_gets() {
+    let Some((machine, family)) = charged("orphan", 900, 2048) else { return };
+    let parent = family.id();
+    let child = family.reserve().expect("room");
+    let (map, mut core) = (machine.map.read(), machine.core.lock());
+    family.endow(child, &map, &core);
+    family.forked(child, 0);
+    family.apply(&map, &mut core);
+    assert!(core.vm.limit() >= 900);
+    let other = family.shares.reserve(MemberId::NOBODY).expect("room");
+    family.shares.bury(parent);
+    family.shares.take(other, 1500);
+    family.claim(); // until this thread ends
+    family.complete(&map, &mut core);
+    assert!(family.id() != child);
+    assert_eq!((core.vm.promised(), family.shares.free()), (2048 - 1504, 0));
+}
