@@ -73,7 +73,7 @@ pub struct Family {
     id: AtomicU32,
     /// There may be other processes.
     shared: AtomicBool,
-    /// A fork is under way, which has a child's part from this process's: the page daemon leaves both as they are.
+    /// A fork is under way, and a child has a part already: the page daemon takes and gives nothing.
     forking: AtomicBool,
     least: u32,
     /// What the process may have above its part, in pages: compressed memory that it got by a fork and that cannot go elsewhere.
@@ -169,8 +169,9 @@ impl Family {
     /// In the child, which has its entry: takes what it lacks of its charge, and sets the limit. From now on others may ask it.
     pub fn complete(&self, map: &Space, core: &mut Core) {
         self.shares.set_floor(self.id(), self.least());
-        let charge = core.vm.charge_total() as u32;
-        self.take(map, core, charge.saturating_sub(self.limit()));
+        let charge = (core.vm.charge_total() as u32).saturating_sub(self.excess.load(Relaxed));
+        let lacks = charge.max(self.least()).saturating_sub(self.shares.pages(self.id()));
+        self.take(map, core, lacks);
     }
 
     fn is_claimed(&self, id: MemberId) -> bool {
@@ -218,8 +219,8 @@ impl Family {
         self.limit().saturating_add(self.shares.pages(child)).min(self.total())
     }
 
-    /// Gives a child as much as this process keeps, if that suffices for what is charged: until the fork this process cannot
-    /// outgrow the child's part.
+    /// Gives a child half of what this process and the child have. This process keeps no more, unless more is charged to it. So it
+    /// does not outgrow the child's part before the fork.
     pub fn halve(&self, child: MemberId, map: &Space, core: &mut Core) {
         let (whole, fixed) = (self.gather(child, core), map.fixed_pages(core));
         self.give_up_to(child, map.half(core, whole).saturating_sub(fixed), core);
@@ -282,7 +283,7 @@ impl Family {
     pub fn await_end(&self, child: MemberId) {
         let (born, mut pause) = (self.shares.member(child).born.atomic(), AWAIT_NS);
         while self.shares.lives(child) {
-            sys::futex_wait_shared(born, 1, pause); // nobody wakes it: the kernel only marks the entry
+            sys::futex_wait_shared(born, born.load(Relaxed), pause); // the end wakes nobody: the kernel only marks the entry
             pause = (pause * 2).min(BIRTH_LOOK_NS);
         }
     }
@@ -398,6 +399,9 @@ impl Family {
         }
         let map = machine.map.read();
         let mut core = machine.core.lock();
+        if family.forking.load(Relaxed) {
+            return false; // a fork has begun since
+        }
         family.excess.store(0, Relaxed);
         family.tend_cache(&view);
         core.vm.shut_pool(false);

@@ -13,12 +13,13 @@ use crate::same_cpu::Candidate;
 use crate::spinner::{SPIN_NS, Spinner};
 use crate::sys::{self, Errno};
 use crate::wake_policy::WakePolicy;
+use overspill_machine::events::MESSAGES;
 use overspill_machine::kernel::{Io as _, Kernel as _, Uffd as _};
 
 const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
 const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
-/// After so many messages a handler has the kernel work off its poll's wakes. The next read may bring 16 more.
-const LOOKS_AFTER: u32 = PENDING_MAX / 2;
+/// After so many reads a handler has the kernel work off its poll's wakes.
+const LOOKS_AFTER: u32 = PENDING_MAX / MESSAGES as u32 - 1;
 
 /// What a handler knows from one round to the next.
 struct Handler<'a> {
@@ -43,8 +44,8 @@ struct Handler<'a> {
     guessed: bool,
     /// The last guess was wrong, and no message has come since.
     missed: bool,
-    /// Messages that it has read since the kernel last worked off its poll's wakes: one for each.
-    read: u32,
+    /// How often it has read messages since the kernel last worked off its poll's wakes, one for each message.
+    reads: u32,
     spinner: Spinner,
     candidate: Candidate,
     halt_poll: HaltPoll,
@@ -110,7 +111,7 @@ impl<'a> Handler<'a> {
             readable: true,
             guessed: false,
             missed: false,
-            read: 0,
+            reads: 0,
             spinner: Spinner::default(),
             candidate: Candidate::here(&machine.host.wake_policy),
             halt_poll: HaltPoll::new(machine.host.halt_polls),
@@ -186,8 +187,9 @@ impl<'a> Handler<'a> {
     /// A same-CPU handler that gets the CPU again after its last answer mostly finds the program at its next fault. So it does not
     /// wait, nor ask whether there is a message, but reads.
     fn wait(&mut self) {
-        if self.read >= LOOKS_AFTER {
-            self.read = 0;
+        let looks = self.reads >= LOOKS_AFTER;
+        if looks {
+            self.reads = 0;
             self.inner.reader.io.spin(0, false);
         }
         if self.inner.is_refused() {
@@ -196,7 +198,7 @@ impl<'a> Handler<'a> {
             return;
         }
         let reads = self.readable && self.inner.has_room();
-        if self.inner.follows() || reads && self.inner.reader.in_flight() == 0 {
+        if self.inner.follows() || reads && (looks || self.inner.reader.in_flight() == 0) {
             return;
         }
         self.guessed = !self.missed && self.candidate.is_on() && self.is_done();
@@ -224,13 +226,13 @@ impl<'a> Handler<'a> {
     /// there are several, it looks before it reads, which takes the exclusive map lock.
     fn serve(&mut self) {
         let (machine, policy, cpu) = (self.machine, self.policy, self.cpu);
-        while self.readable && self.inner.has_room() && self.read < LOOKS_AFTER {
-            let (candidate, halt_poll, read, mut any) = (&mut self.candidate, &mut self.halt_poll, &mut self.read, false);
+        while self.readable && self.inner.has_room() && self.reads < LOOKS_AFTER {
+            let (candidate, halt_poll, mut any) = (&mut self.candidate, &mut self.halt_poll, false);
+            self.reads += 1;
             self.readable = (self.alone || sys::is_readable(self.messages))
                 && self.inner.read_messages(machine, |thread, served| match served {
                     None => {
                         any = true;
-                        *read += 1;
                         policy.note(thread, cpu);
                         candidate.note(thread);
                         halt_poll.note();

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use overspill_vm::types::PAGE_SIZE;
 
 /// Messages read at a time.
-pub(crate) const MESSAGES: usize = 16;
+pub const MESSAGES: usize = 16;
 
 /// The most ranges that an event can add, apart from those that [`Machine::manage`] makes.
 const EVENT_PIECES: usize = 4;

@@ -95,7 +95,8 @@ impl<K: Kernel> Space<K> {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// Before a fork: if the charge fits twice into `whole` pages, calls `halve`, which sets the limit.
+    /// Before a fork: if the charge fits twice into `whole` pages, which may take some for the child, calls `halve`, which sets the
+    /// limit.
     ///
     /// # Errors
     /// It does not fit. The error is the charge, in pages.

@@ -291,25 +291,35 @@ impl Agent {
 
     /// Makes the program's fork.
     pub fn fork(&'static self, mut call: Fork) -> isize {
-        self.stacks.run(move || {
-            let result = self.fork_here(&mut call);
-            match result {
-                0 => call.tell_child(),
-                1.. => call.tell_parent(),
-                _ => {}
+        let (made, suspends) = self.stacks.run(move || {
+            let made = self.fork_here(&mut call);
+            match made {
+                Ok((0, _)) => call.tell_child(),
+                Ok(_) => call.tell_parent(),
+                Err(_) => {}
             }
-            result
-        })
+            (made, call.suspends())
+        });
+        match made {
+            Ok((pid, child)) => {
+                if suspends && pid > 0 {
+                    self.family().await_end(child); // without a hook stack
+                }
+                pid as isize
+            }
+            Err(e) => -(e as isize),
+        }
     }
 
-    fn fork_here(&'static self, call: &mut Fork) -> isize {
+    /// Returns the child's id (in the child 0), and which member of the family it is.
+    fn fork_here(&'static self, call: &mut Fork) -> Result<(usize, MemberId), Errno> {
         let machine = self.machine;
         let _ = self.ask_here(Request::MakeRoom);
         // One fork at a time, and no device comes or goes from here on. Parent and child both release the lock when this function
         // ends.
-        let swapping = machine.swapping.lock();
+        let _swapping = machine.swapping.lock();
         let family = self.family();
-        let Some(member) = family.reserve() else { return -(libc::EAGAIN as isize) };
+        let member = family.reserve().ok_or(libc::EAGAIN)?;
         let _ = self.ask_here(Request::Shrink { member });
         // The descriptors that the child needs wait in a socket, which the child inherits in this thread's table.
         let sent = descriptors::with_room(descriptors::socket_pair).and_then(|[ours, childs]| {
@@ -324,7 +334,7 @@ impl Agent {
             Ok(childs) => childs,
             Err(e) => {
                 let _ = self.ask_here(Request::NoChild { member });
-                return -(e as isize);
+                return Err(e);
             }
         };
 
@@ -346,7 +356,7 @@ impl Agent {
             Ok(Forked::Child(frozen)) => {
                 self.await_birth(frozen, childs);
                 family.tell_born();
-                return 0;
+                return Ok((0, member));
             }
             Ok(Forked::Parent { child, fork }) => Ok((child, fork)),
             Err(e) => Err(e),
@@ -358,17 +368,9 @@ impl Agent {
         }
         let _ =
             self.ask_here(made.map_or(Request::NoChild { member }, |(pid, fork)| Request::Child { pid: pid as u32, fork, member }));
-        match made {
-            Ok((pid, _)) => {
-                family.await_birth(member);
-                drop(swapping);
-                if call.suspends() {
-                    family.await_end(member);
-                }
-                pid as isize
-            }
-            Err(e) => -(e as isize),
-        }
+        let (pid, _) = made?;
+        family.await_birth(member);
+        Ok((pid, member))
     }
 
     /// In the child: waits until it has a pager, or ends it.

@@ -151,11 +151,14 @@ impl Agent {
                         Some(socket) => state.children.push(Child { socket, fork, member }),
                         None => self.child_gone(fork, member),
                     }
+                    self.machine.ring_daemon(); // others may have asked it for memory meanwhile
                 }
                 Request::NoChild { member } => {
                     (state.pending, state.listener) = (None, None);
                     let (map, mut core) = (self.machine.map.read(), self.machine.core.lock());
                     self.family().take_back(member, &map, &mut core);
+                    drop((map, core));
+                    self.machine.ring_daemon();
                 }
                 Request::Locked => self.locked_bytes.store(mappings::fixed().map_or(0, |fixed| fixed.locked as usize), Relaxed),
             }

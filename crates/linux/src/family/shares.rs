@@ -15,8 +15,8 @@
 //!
 //! An id is the number of an entry and its generation, which each reservation raises. When a member dies, its units are free at
 //! that moment. Nothing needs to be cleaned up: a process that looks for a free unit finds a dead id in it. An entry that was
-//! reserved and not claimed counts as long as its parent lives. Then whoever takes one of its units ends it first. A child that
-//! comes too late finds it gone, and gets another.
+//! reserved and not claimed counts as long as its parent lives. After that, whoever takes one of its units ends it first. A child
+//! that comes too late finds it gone, and gets another.
 //!
 //! The kernel frees a member's memory some milliseconds after it has marked the member, or later, if another process still uses
 //! that memory (vfork). Until then the family may have more than the budget.

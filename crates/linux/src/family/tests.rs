@@ -33,35 +33,48 @@ fn what_a_fork_has_found_is_the_childs() {
     assert!(family.shares.pages(child) >= 800 && core.vm.limit() >= 800 && excess == 0);
 }
 
-/// Of a fork that fails nothing is left.
+/// Of a fork that fails nothing is left, whether the child's descriptors could not be sent or the kernel refused the call.
 #[test]
 fn a_child_that_is_not_made_takes_nothing() {
-    let Some((machine, family)) = charged("unborn", 800, 1024) else { return };
-    let child = family.reserve().expect("room");
-    assert!(machine.fits_twice(|core| family.gather(child, core), |map, core| family.halve(child, map, core)).is_ok());
-    let (map, mut core) = (machine.map.read(), machine.core.lock());
-    family.endow(child, &map, &core);
-    family.take_back(child, &map, &mut core);
-    assert!(core.vm.limit() >= 1024 && core.vm.limit() + family.shares.free() == 2048 && family.view().members == 1);
+    for is_endowed in [false, true] {
+        let Some((machine, family)) = charged("unborn", 800, 1024) else { return };
+        let child = family.reserve().expect("room");
+        assert!(machine.fits_twice(|core| family.gather(child, core), |map, core| family.halve(child, map, core)).is_ok());
+        let (map, mut core) = (machine.map.read(), machine.core.lock());
+        if is_endowed {
+            family.endow(child, &map, &core);
+        }
+        family.take_back(child, &map, &mut core);
+        assert!(core.vm.limit() >= 1024 && core.vm.limit() + family.shares.free() == 2048 && family.view().members == 1);
+        assert!(!family.forking.load(Relaxed));
+    }
 }
 
-/// A child's parent died before the child had its entry, and other processes took its part. It kept the limit of that part for
-/// good.
+/// A child's parent died before the child had its entry, and another process took a part of its units. It kept the limit that it
+/// had with them for good.
 #[test]
 fn a_child_whose_part_is_gone_has_the_limit_of_what_it_gets() {
-    let Some((machine, family)) = charged("orphan", 900, 2048) else { return };
-    let parent = family.id();
-    let child = family.reserve().expect("room");
-    let (map, mut core) = (machine.map.read(), machine.core.lock());
-    family.endow(child, &map, &core);
-    family.forked(child, 0);
-    family.apply(&map, &mut core);
-    assert!(core.vm.limit() >= 900);
-    let other = family.shares.reserve(MemberId::NOBODY).expect("room");
-    family.shares.bury(parent);
-    family.shares.take(other, 1500);
-    family.claim(); // until this thread ends
-    family.complete(&map, &mut core);
-    assert!(family.id() != child);
-    assert_eq!((core.vm.promised(), family.shares.free()), (2048 - 1504, 0));
+    for (others, gets) in [(400, 900), (1500, 544)] {
+        let Some((machine, family)) = charged("orphan", 900, 2048) else { return };
+        let parent = family.id();
+        let child = family.reserve().expect("room");
+        let (map, mut core) = (machine.map.read(), machine.core.lock());
+        family.endow(child, &map, &core);
+        family.forked(child, 0);
+        family.apply(&map, &mut core);
+        assert!(core.vm.limit() >= 900);
+        let other = family.shares.reserve(MemberId::NOBODY).expect("room");
+        family.shares.bury(parent);
+        family.shares.take(other, others);
+        // the child's units are the last
+        let last = family.shares.give(other, 32, MemberId::NOBODY);
+        assert!(
+            last == 32 && family.shares.take(other, u32::MAX) > 0 && family.shares.give(other, 2048 - others, MemberId::NOBODY) > 0
+        );
+        family.claim(); // until this thread ends
+        family.complete(&map, &mut core);
+        assert!(family.id() != child);
+        assert_eq!(core.vm.promised(), family.shares.pages(family.id()));
+        assert!((gets..gets + 32).contains(&core.vm.promised()), "{}", core.vm.promised());
+    }
 }
