@@ -71,12 +71,12 @@ impl<K: Kernel> Machine<K> {
         if filled {
             core.orphan(frame);
         }
-        // the second copy was charged whether there was room or not
-        let over = core.vm.charge_total() > u64::from(core.vm.promised());
+        // the parked copy takes room that the next soft fault needs
+        let tight = core.vm.room() == 0;
         let batch = core.park.drops() >= DROPS_BATCH;
         drop(core);
-        if batch || over {
-            self.drop_places(map, over);
+        if batch || tight {
+            self.drop_places(map, tight);
         }
         (wake, error == Some(errno::EAGAIN))
     }

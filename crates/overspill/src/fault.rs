@@ -259,7 +259,7 @@ pub fn step_daemon(shared: &Shared, no_memory: bool) {
         let mut daemon = daemon.lock();
         while daemon.step_of(machine, MANUAL_STEP) == Step::Worked {}
     }
-    machine.shortage.set_starved(no_memory && machine.core.lock().vm.available() == 0);
+    machine.shortage.set_starved(no_memory && machine.core.lock().vm.room() == 0);
 }
 
 /// For tests: waits for the writes of the page daemon.

@@ -271,7 +271,7 @@ impl Replay {
             Served::Held | Served::Lost | Served::NotOurs | Served::Refused => unreachable!("nothing fails"),
         }
         self.run_daemon();
-        let starved = served == Served::NoMemory && self.machine.core.lock().vm.available() == 0;
+        let starved = served == Served::NoMemory && self.machine.core.lock().vm.room() == 0;
         let was = self.machine.shortage.is_starved();
         self.machine.shortage.set_starved(starved);
         assert!(!(starved && was), "no frame for page {at}, not even above the budget");

@@ -6,6 +6,10 @@ use crate::pool_size::Compressibility;
 use crate::types::{PAGE_SIZE, Tag};
 use crate::vm::Vm;
 
+/// The most pages of the budget that are left to soft faults. (Sixteen handlers are at work at the most, and rarely on soft faults
+/// all at a time.)
+const COPIES: u32 = 8;
+
 impl<P: Pager> Vm<P> {
     /// The budget, in pages.
     pub fn limit(&self) -> u32 {
@@ -62,6 +66,12 @@ impl<P: Pager> Vm<P> {
     /// How many pages may still be charged.
     pub fn available(&self) -> u32 {
         (self.limit as u64).saturating_sub(self.charge_total()) as u32
+    }
+
+    /// How many frames faults may take. The last few pages of the budget are left to soft faults, each of which has a second copy of
+    /// its page for a moment.
+    pub fn room(&self) -> u32 {
+        self.available().saturating_sub((self.limit / 256).min(COPIES))
     }
 
     /// The machine has buffers for so many pages that are read ahead of a reader who has to wait for them. One read of a file may

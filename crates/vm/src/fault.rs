@@ -61,7 +61,8 @@ impl<P: Pager> Vm<P> {
                 Fault::Mapped
             }
             // a write holds what is parked, so for a while there would be two copies
-            State::Inactive if word.laundering() && self.available() == 0 && !over_budget => Fault::NoMemory,
+            State::Inactive if word.laundering() && self.room() == 0 && !over_budget => Fault::NoMemory,
+            State::Inactive | State::Clean if self.charge_total() >= u64::from(self.promised) && !over_budget => Fault::NoMemory,
             State::Inactive | State::Clean => self.fault_soft(page, word, bounds),
             State::Untouched if self.home(page.object()).is_some() => self.fault_at_home(page, word, bounds, over_budget),
             State::Untouched => self.fault_first(page, bounds, over_budget),
@@ -78,7 +79,7 @@ impl<P: Pager> Vm<P> {
     fn fault_soft(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>) -> Fault {
         let frame = word.frame();
         self.dequeue(frame);
-        self.table.set(page, word.begin_restore());
+        self.begin_restore(page, word);
         self.counters.soft_faults.add(1);
         self.inactive_share.soft_fault(self.evictions, self.limit);
         self.decide(Decision::Restore(page));
@@ -94,8 +95,14 @@ impl<P: Pager> Vm<P> {
         Fault::Restore { frame, ahead }
     }
 
+    /// The copy that the program gets is charged from now on.
+    pub(crate) fn begin_restore(&mut self, page: PageId, word: PageWord) {
+        self.table.set(page, word.begin_restore());
+        self.charge(1);
+    }
+
     fn fault_first(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
-        if self.available() == 0 && !over_budget {
+        if self.room() == 0 && !over_budget {
             return Fault::NoMemory;
         }
         let (stream, window) = self.zeroes.fault(page);
@@ -146,7 +153,7 @@ impl<P: Pager> Vm<P> {
     }
 
     fn fault_hard(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
-        if self.available() == 0 && !over_budget {
+        if self.room() == 0 && !over_budget {
             return Fault::NoMemory;
         }
         let (stream, window) = self.reads.fault(page);
@@ -166,8 +173,10 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// A parked page is mapped again (`No`: it could not be, it stays parked). Returns whether waiting faults must be woken.
+    /// A parked page is mapped again (`No`: it could not be, it stays parked). Returns whether waiting faults must be woken. If it is
+    /// mapped, the caller charges the parked copy until that is dropped.
     pub fn restore_done(&mut self, page: PageId, filled: Filled) -> bool {
+        self.uncharge(1);
         let word = self.table.get(page);
         let frame = word.frame();
         match filled {

@@ -174,7 +174,7 @@ impl<P: Pager> Vm<P> {
 
     /// How many frames a decision may take: up to `want`, but only the first if no frames are spare.
     pub(crate) fn frames_for(&self, want: u32, over_budget: bool) -> u32 {
-        if self.available() == 0 {
+        if self.room() == 0 {
             return if over_budget { 1 } else { 0 };
         }
         want.min(self.spare_frames()).max(1)

@@ -416,10 +416,12 @@ impl<P: Pager> Vm<P> {
             State::PagedOut if !word.busy() => self.read_pointed(page, word).map_or(Followed::Nothing, Followed::Read),
             // a sample is to show whether it is touched, a trigger when
             State::Inactive | State::Clean
-                if !(word.busy() || word.sample() || word.trigger() || word.laundering()) && self.pointers.pay() =>
+                if !(word.busy() || word.sample() || word.trigger() || word.laundering())
+                    && self.pointers.pay()
+                    && self.room() > 0 =>
             {
                 self.dequeue(word.frame());
-                self.table.set(page, word.begin_restore());
+                self.begin_restore(page, word);
                 self.counters.pointed_restored.add(1);
                 self.decide(Decision::Restore(page));
                 Followed::Restore(word.frame())

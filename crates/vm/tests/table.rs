@@ -256,6 +256,25 @@ fn the_page_daemons_batches() {
     vm.check(1);
 }
 
+/// With no frame free, a soft fault brought the second copy of its page above the budget: a family of four had a page more than its
+/// budget now and then. The last frames are for these copies, and who finds none of them waits.
+#[test]
+fn the_second_copies_of_soft_faults_have_room() {
+    let mut vm = core(1 << 20);
+    (0..20).for_each(|i| bring_to(&mut vm, i, State::Inactive));
+    let filled = (20..).take_while(|&i| fault(&mut vm, i) != Fault::NoMemory && !vm.fill_done(page(i), Filled::Mapped)).count();
+    assert_eq!((filled as u32, vm.room(), vm.available()), (FRAMES - 20 - 8, 0, 8));
+    (0..8).for_each(|i| assert!(matches!(fault(&mut vm, i), Fault::Restore { .. })));
+    assert_eq!((fault(&mut vm, 8), vm.charge_total()), (Fault::NoMemory, FRAMES.into()));
+    assert!(vm.restore_done(page(0), Filled::No)); // its copy is not made
+    assert!(matches!(fault(&mut vm, 8), Fault::Restore { .. }));
+    assert!(!vm.restore_done(page(8), Filled::Mapped));
+    vm.charge(1); // what is parked is charged until it is dropped
+    assert_eq!((fault(&mut vm, 9), vm.charge_total()), (Fault::NoMemory, FRAMES.into()));
+    // if nothing can be evicted, there is no use in waiting
+    assert!(matches!(vm.fault(page(9), BOUNDS, true), Fault::Restore { .. }));
+}
+
 /// A range is given up or renamed in steps. Each step says how far it has come, and skips what is untouched. In between, the core
 /// holds together, and pages that are still to be done are as they were.
 #[test]

@@ -96,7 +96,7 @@ impl<K: Kernel, S> Daemon<K, S> {
     pub(super) fn stuck(&mut self, machine: &Machine<K>) {
         let is_starved = {
             let core = machine.core.lock();
-            core.vm.available() == 0 && !core.vm.has_writable()
+            core.vm.room() == 0 && !core.vm.has_writable()
         };
         if is_starved {
             machine.shortage.set_starved(true);
@@ -118,7 +118,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let outlook = {
             let core = machine.core.lock();
             Outlook {
-                free: core.vm.available() > 0,
+                free: core.vm.room() > 0,
                 free_above: core.vm.has_frame(),
                 writable: core.vm.has_writable(),
                 progress: freed != self.freed_before || machine.freeze.is_shrinking(),
