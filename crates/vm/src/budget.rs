@@ -68,8 +68,8 @@ impl<P: Pager> Vm<P> {
         (self.limit as u64).saturating_sub(self.charge_total()) as u32
     }
 
-    /// How many frames faults may take. The last few pages of the budget are left to soft faults, each of which has a second copy of
-    /// its page for a moment.
+    /// How many frames faults may take. The last few pages of the budget are left to soft faults, each of which has a second copy
+    /// of its page for a moment.
     pub fn room(&self) -> u32 {
         self.available().saturating_sub((self.limit / 256).min(COPIES))
     }

@@ -173,8 +173,8 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// A parked page is mapped again (`No`: it could not be, it stays parked). Returns whether waiting faults must be woken. If it is
-    /// mapped, the caller charges the parked copy until that is dropped.
+    /// A parked page is mapped again (`No`: it could not be, it stays parked). Returns whether waiting faults must be woken. If it
+    /// is mapped, the caller charges the parked copy until that is dropped.
     pub fn restore_done(&mut self, page: PageId, filled: Filled) -> bool {
         self.uncharge(1);
         let word = self.table.get(page);
