@@ -197,8 +197,8 @@ impl<'a> Handler<'a> {
             self.readable = true;
             return;
         }
-        let reads = self.readable && self.inner.has_room();
-        if self.inner.follows() || reads && (looks || self.inner.reader.in_flight() == 0) {
+        let may_read = self.readable && self.inner.has_room();
+        if self.inner.follows() || may_read && (looks || self.inner.reader.in_flight() == 0) {
             return;
         }
         self.guessed = !self.missed && self.candidate.is_on() && self.is_done();
@@ -218,6 +218,7 @@ impl<'a> Handler<'a> {
             let buffers = if self.inner.reader.has_buffers() { Linux::UNUSED_NS } else { 1_000_000_000 };
             let patience = self.inner.patience().unwrap_or(halt_poll.min(buffers));
             self.inner.reader.io.wait(Some(patience));
+            self.reads = 0;
             self.inner.reader.io.check_watches();
         }
     }

@@ -305,13 +305,14 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         if machine.has_pool() && !machine.freeze.is_on() {
             self.in_flight += self.write_back.issue(machine, &mut self.io);
         }
-        let (demand, native, available, listed) = {
+        let (demand, native, room, available, listed) = {
             let core = machine.core.lock();
             core.vm.show_policies(machine.status);
-            (core.vm.demand(), core.vm.reserved(), core.vm.available(), core.vm.listed() + core.vm.watched())
+            let vm = &core.vm;
+            (vm.demand(), vm.reserved(), vm.room(), vm.available(), vm.listed() + vm.watched())
         };
         if demand.is_none() {
-            return match (available > 0, self.in_flight > 0) {
+            return match (room > 0, self.in_flight > 0) {
                 (true, _) => Step::Idle,
                 (false, true) => Step::Waiting,
                 // nothing free and nothing to ask for: everything is wired

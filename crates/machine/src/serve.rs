@@ -71,8 +71,7 @@ impl<K: Kernel> Machine<K> {
         if filled {
             core.orphan(frame);
         }
-        // the parked copy takes room that the next soft fault needs
-        let tight = core.vm.room() == 0;
+        let tight = core.vm.copies_are_tight();
         let batch = core.park.drops() >= DROPS_BATCH;
         drop(core);
         if batch || tight {
@@ -123,7 +122,17 @@ impl<K: Kernel> Machine<K> {
         let guarded = range.flags.has(Flags::GUARDED);
         let bounds =
             if guarded || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
-        let fault = core.vm.fault(page, bounds, self.shortage.is_starved() || K::mistake(Mistake::GoesOverBudget));
+        let is_parked = !word.busy() && matches!(word.state(), State::Inactive | State::Clean);
+        // what is parked takes a frame for a moment only, and does not wait for one that will not come
+        let over_budget =
+            self.shortage.is_starved() || is_parked && self.shortage.stuck_since().is_some() || K::mistake(Mistake::GoesOverBudget);
+        let mut fault = core.vm.fault(page, bounds.clone(), over_budget);
+        if is_parked && fault == Fault::NoMemory && core.park.drops() > 0 {
+            drop(core);
+            self.drop_places(&map, true);
+            core = self.core.lock();
+            fault = core.vm.fault(page, bounds, over_budget);
+        }
         if self.host.records() {
             let record = |touch| self.host.record((addr >> PAGE_SHIFT) as u64, write, touch);
             match fault {

@@ -6,8 +6,8 @@ use crate::pool_size::Compressibility;
 use crate::types::{PAGE_SIZE, Tag};
 use crate::vm::Vm;
 
-/// The most pages of the budget that are left to soft faults. (Sixteen handlers are at work at the most, and rarely on soft faults
-/// all at a time.)
+/// The most pages of the budget that are left to soft faults. (There is a handler per CPU, sixteen at most. With in-thread delivery
+/// more threads may have a soft fault at a time; then some wait.)
 const COPIES: u32 = 8;
 
 impl<P: Pager> Vm<P> {
@@ -53,7 +53,7 @@ impl<P: Pager> Vm<P> {
         self.to_save.is_none_or(|left| left == 0 && self.frames.queues.is_empty(INACTIVE) && self.laundering == 0)
     }
 
-    /// Pages charged to the budget: frames, copies held by I/O, address space left to the kernel.
+    /// Pages charged to the budget: frames, second copies, buffers, address space left to the kernel.
     pub fn charge_total(&self) -> u64 {
         self.used as u64 + self.charged as u64 + self.reserved
     }
@@ -71,7 +71,17 @@ impl<P: Pager> Vm<P> {
     /// How many frames faults may take. The last few pages of the budget are left to soft faults, each of which has a second copy
     /// of its page for a moment.
     pub fn room(&self) -> u32 {
-        self.available().saturating_sub((self.limit / 256).min(COPIES))
+        self.available().saturating_sub(self.copies())
+    }
+
+    fn copies(&self) -> u32 {
+        (self.limit / 256).min(COPIES)
+    }
+
+    /// Whether the parked copies of pages that are mapped again take room that the next soft fault needs. (It may take all that the
+    /// process has been promised, also while the process works towards less.)
+    pub fn copies_are_tight(&self) -> bool {
+        self.charge_total() + u64::from(self.copies()) > u64::from(self.promised)
     }
 
     /// The machine has buffers for so many pages that are read ahead of a reader who has to wait for them. One read of a file may

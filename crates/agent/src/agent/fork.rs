@@ -303,7 +303,8 @@ impl Agent {
         match made {
             Ok((pid, child)) => {
                 if suspends && pid > 0 {
-                    self.family().await_end(child); // without a hook stack
+                    // without a hook stack, and signals come: those that end a program should
+                    self.family().await_end(child);
                 }
                 pid as isize
             }

@@ -6,12 +6,16 @@ mod lock;
 mod reader;
 
 use crate::area;
+use crate::daemon::Daemon;
 use crate::device_spec;
+use crate::family::Sharing;
+use crate::io::Engine;
 use crate::machine::{Delivery, Machine, Space};
 use crate::ranges::{Flags, Kind, Range};
 use crate::setup::{self, Options};
 use crate::sys;
 use core::sync::atomic::Ordering::SeqCst;
+use overspill_machine::daemon::Step;
 use overspill_machine::kernel::Event;
 use overspill_machine::remaps::REMAPS_NS;
 use overspill_vm::page::State;
@@ -126,6 +130,21 @@ fn after_a_refused_call_only_what_is_not_mapped_is_given_up() {
         // SAFETY: nobody uses it any more.
         unsafe { area::unmap(at as *mut u8, LEN) };
     }
+}
+
+/// The last pages of the budget are for soft faults. If the page daemon took them for room, it would sleep though nothing can be
+/// evicted, and a first touch would wait for ever.
+#[test]
+fn room_for_soft_faults_alone_is_no_room() {
+    let Some((machine, _)) = machine("room") else { return };
+    let mut daemon = Daemon::sharing(&machine, Engine::Psync, Sharing::default()).expect("a daemon");
+    assert_eq!(daemon.step_of(&machine, 64), Step::Idle);
+    let mut core = machine.core.lock();
+    let free = core.vm.available();
+    core.vm.charge(free - 5);
+    assert_eq!((core.vm.available(), core.vm.room()), (5, 0));
+    drop(core);
+    assert_eq!(daemon.step_of(&machine, 64), Step::Stuck);
 }
 
 /// A fork happened in the middle of another thread's mremap. The child's pager knew nothing at the new addresses, and the child
