@@ -79,7 +79,7 @@ impl<P: Pager> Vm<P> {
     fn fault_soft(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>) -> Fault {
         let frame = word.frame();
         self.dequeue(frame);
-        self.begin_restore(page, word);
+        self.table.set(page, word.begin_restore());
         self.counters.soft_faults.add(1);
         self.inactive_share.soft_fault(self.evictions, self.limit);
         self.decide(Decision::Restore(page));
@@ -92,13 +92,8 @@ impl<P: Pager> Vm<P> {
         }
         self.note_inactive(word, true);
         let ahead = if word.trigger() { self.reads.find(page).and_then(|s| self.read_on(s, page, bounds)) } else { None };
+        self.charge(1); // for the program's copy; the window has left room for it
         Fault::Restore { frame, ahead }
-    }
-
-    /// The copy that the program gets is charged from now on.
-    pub(crate) fn begin_restore(&mut self, page: PageId, word: PageWord) {
-        self.table.set(page, word.begin_restore());
-        self.charge(1);
     }
 
     fn fault_first(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {

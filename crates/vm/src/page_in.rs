@@ -421,7 +421,8 @@ impl<P: Pager> Vm<P> {
                     && self.room() > 0 =>
             {
                 self.dequeue(word.frame());
-                self.begin_restore(page, word);
+                self.table.set(page, word.begin_restore());
+                self.charge(1); // for the program's copy
                 self.counters.pointed_restored.add(1);
                 self.decide(Decision::Restore(page));
                 Followed::Restore(word.frame())
