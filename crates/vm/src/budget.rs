@@ -74,6 +74,7 @@ impl<P: Pager> Vm<P> {
         self.available().saturating_sub(self.copies())
     }
 
+    /// How many pages are left to soft faults.
     fn copies(&self) -> u32 {
         (self.limit / 256).min(COPIES)
     }

@@ -265,9 +265,14 @@ impl<'a> Shares<'a> {
         match self.life(id) {
             _ if id == MemberId::CACHE => false,
             FREE | DIED | RESERVED => true,
-            life if life == UNCLAIMED | id.generation() => !self.lives(id) && self.member(id).life.replace(life, DIED),
+            life if life == UNCLAIMED | id.generation() => self.end_unclaimed(id.index(), life),
             _ => false,
         }
+    }
+
+    /// Ends an entry that was never claimed, and never will be, because its parent does not live. Returns whether it did.
+    fn end_unclaimed(&self, index: usize, life: u32) -> bool {
+        !self.lives(MemberId::new(index, life & 0xFFFF)) && self.members[index].life.replace(life, DIED)
     }
 
     /// Reserves an entry for a child of `parent`, which has no units yet. `None` if there are too many.
@@ -275,11 +280,7 @@ impl<'a> Shares<'a> {
         for (index, member) in self.members.iter().enumerate() {
             let life = member.life.load();
             let unclaimed = life & UNCLAIMED != 0 && life & DIED == 0;
-            // an entry that was never claimed is free only if neither child nor parent lives
-            if unclaimed && (self.lives(MemberId::new(index, life & 0xFFFF)) || !member.life.replace(life, FREE)) {
-                continue;
-            }
-            let life = if unclaimed { FREE } else { life };
+            let life = if unclaimed && self.end_unclaimed(index, life) { DIED } else { life };
             if !matches!(life, FREE | DIED) || !member.life.replace(life, RESERVED) {
                 continue;
             }
