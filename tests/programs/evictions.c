@@ -8,6 +8,7 @@
  * direct S FILE      S seconds of direct reads into writable and executable memory, under pressure
  * too-much-locked    locks more than the budget by raw system calls, a MiB at a time
  * locked             forks with more than half of the budget locked are not slow
+ * locked-late        fills memory that packs to a half, then locks most of the budget
  * pinned     registered I/O buffers stay resident; the rest is evicted
  * forks S    S seconds of forks, discards and writes at the same time: all of them make progress
  */
@@ -298,6 +299,22 @@ static void locked(void) {
     check("not locked", q, 8 * MIB, 6);
 }
 
+static unsigned packable(int i) { return i % 2 ? 0 : (i + 1) * 2654435761u >> 8; }
+
+static void locked_late(void) {
+    int words = 28 * MIB / 4;
+    unsigned *q = (unsigned *)map(28 * MIB);
+    for (int i = 0; i < words; i++) q[i] = packable(i);
+    unsigned char *p = map(10 * MIB);
+    if (mlock(p, 10 * MIB)) wrong("mlock: %s", strerror(errno));
+    fill(p, 10 * MIB, 5);
+    usleep(500000);
+    check("locked", p, 10 * MIB, 5);
+    for (int i = 0; i < words; i++)
+        if (q[i] != packable(i)) wrong("word %d is %u", i, q[i]);
+    usleep(500000);
+}
+
 /* Locks by raw system calls: Overspill sees libc's mlock, and would refuse it. */
 static void too_much_locked(void) {
     unsigned char *p = map(64 * MIB);
@@ -319,6 +336,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(name, "direct") && argc > 3) direct(atoi(argv[2]), argv[3]);
     else if (!strcmp(name, "too-much-locked")) too_much_locked();
     else if (!strcmp(name, "locked")) locked();
+    else if (!strcmp(name, "locked-late")) locked_late();
     else if (!strcmp(name, "forks") && argc > 2) fork_and_discard(atoi(argv[2]));
     else return 2;
     printf("right\n");

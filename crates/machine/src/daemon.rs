@@ -290,6 +290,18 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
 
     /// As [`Daemon::step`], with at most `most` pages.
     pub fn step_of(&mut self, machine: &Machine<K>, most: u32) -> Step {
+        let step = self.step_in_memory(machine, most);
+        if step != Step::Stuck || machine.freeze.is_on() {
+            return step;
+        }
+        // Pages in frames cannot go: they are locked, or the budget has become smaller than compressed memory alone.
+        let issued = self.write_back.issue(machine, &mut self.io, true);
+        self.in_flight += issued;
+        if issued > 0 { Step::Waiting } else { Step::Stuck }
+    }
+
+    /// The same, except that what is in compressed memory only goes on if that is getting full.
+    fn step_in_memory(&mut self, machine: &Machine<K>, most: u32) -> Step {
         self.reap(machine);
         machine.step_on();
         self.sharing.step(machine);
@@ -303,7 +315,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             }
         }
         if machine.has_pool() && !machine.freeze.is_on() {
-            self.in_flight += self.write_back.issue(machine, &mut self.io);
+            self.in_flight += self.write_back.issue(machine, &mut self.io, false);
         }
         let (demand, native, room, available, listed) = {
             let core = machine.core.lock();

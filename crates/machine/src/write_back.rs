@@ -25,6 +25,8 @@ use overspill_vm::types::{PAGE_SHIFT, PageId, Slot, Tag};
 const WRITE_BACKS: usize = 2;
 /// The most pages of a write.
 const PAGES_MAX: usize = 64;
+/// How long it rests after a write has failed.
+const REST_NS: u64 = 200_000_000;
 
 #[derive(Clone, Copy)]
 struct Moving {
@@ -51,6 +53,8 @@ pub struct WriteBack<K: Kernel> {
     /// A cluster for each flight. The last is not charged: one page to seal from.
     buffers: Buffers<K>,
     tokens: u64,
+    /// A write has failed: nothing is issued before then.
+    rests_until: u64,
 }
 
 impl<K: Kernel> WriteBack<K> {
@@ -70,6 +74,7 @@ impl<K: Kernel> WriteBack<K> {
             pages,
             buffers: Buffers::new([pages; WRITE_BACKS].into_iter().chain([1]))?,
             tokens,
+            rests_until: 0,
         })
     }
 
@@ -88,14 +93,28 @@ impl<K: Kernel> WriteBack<K> {
         (self.tokens..self.tokens + WRITE_BACKS as u64).contains(&token)
     }
 
-    /// Issues writes if the compressed device is getting full and another device takes pages. Returns how many.
-    pub fn issue(&mut self, machine: &Machine<K>, io: &mut K::Io) -> usize {
+    /// Issues writes if the compressed device is getting full, or if nothing else is left that could go (`urgent`), and another device
+    /// takes pages. Returns how many.
+    ///
+    /// A write needs a buffer. If the process is above its budget, or at its end, the first write gets one nevertheless: otherwise
+    /// what is too large would stay for want of room.
+    pub fn issue(&mut self, machine: &Machine<K>, io: &mut K::Io, urgent: bool) -> usize {
         let mut issued = 0;
         while let Some(free) = self.flights.iter().position(|f| !f.busy) {
-            let wanted = machine.map.read().pool.as_ref().is_some_and(|pool| pool.wants_write_back());
+            let wanted = machine
+                .map
+                .read()
+                .pool
+                .as_ref()
+                .is_some_and(|pool| pool.wants_write_back() || urgent && pool.can_write_back(machine.core.lock().vm.devices()));
             // (without a buffer, pages that would go to the compressed device go past it)
-            let has_room = || self.pages as u32 - self.buffers.held(free) <= machine.core.lock().vm.available();
-            if !wanted || !has_room() || !self.fill(machine, free, io) {
+            let has_room = || {
+                let vm = &machine.core.lock().vm;
+                let needed = self.pages as u32 - self.buffers.held(free);
+                let is_first = self.flights.iter().all(|flight| !flight.busy);
+                needed <= vm.available() || is_first && (urgent || vm.charge_total() > u64::from(vm.limit()))
+            };
+            if !wanted || K::now_ns() < self.rests_until || !has_room() || !self.fill(machine, free, io) {
                 break;
             }
             issued += 1;
@@ -199,6 +218,9 @@ impl<K: Kernel> WriteBack<K> {
             moved += core.vm.write_back_written(m.page, (m.from, m.old), (run.slot(i as u32), m.new), result) as u64;
         }
         core.vm.write_back_end();
+        if whole < flight.count {
+            self.rests_until = K::now_ns() + REST_NS;
+        }
         if let Some(pool) = &map.pool {
             pool.note_written_back(moved, &core.vm);
             pool.refill(&mut core.vm);

@@ -5,11 +5,13 @@
 //! before anything else gets them ([`BudgetedPool::balance`]). The pool takes at most three quarters of the budget, whatever its
 //! size.
 //!
-//! | resident, of the most that it may take | what happens |
+//! | resident, of the most that it may take, or slots in use | what happens |
 //! | --- | --- |
 //! | from 3/4 on | a page that comes in gives up its slot |
 //! | from 15/16 on, down to 7/8 | the coldest pages go on to the next device |
-//! | above 31/32 | a pool that was full still counts as full |
+//! | resident above 31/32 | a pool that was full still counts as full |
+//!
+//! The slots run out first if pages pack to less than an eighth, or are one word repeated.
 //!
 //! This module only decides. The machine charges, tells the pager, and writes.
 
@@ -130,7 +132,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
             charge: more as u32,
             uncharge: less as u32,
             has_room: in_use + most / 32 < most,
-            drops_copies: in_use > most - most / 4,
+            drops_copies: self.is_within(4, &counters),
             room: (most.saturating_sub(in_use) * each).min(self.pool.slots() as u64) as u32,
         }
     }
@@ -147,22 +149,33 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         self.pool.counters().spare_pages > SPARE_PAGES.min(self.pool.limit() / 32)
     }
 
-    /// Whether pages should go on to the next device.
-    pub fn wants_write_back(&mut self) -> bool {
-        let (counters, most) = (self.pool.counters(), self.pool.limit());
-        let in_use = in_use(&counters);
-        self.draining = in_use > most - most / 16 || (self.draining && in_use > most - most / 8);
-        self.draining && counters.packed_pages() > 0
+    /// Whether less than so many sixteenths of its memory or of its slots are left.
+    fn is_within(&self, sixteenths: u64, counters: &PoolCounters) -> bool {
+        let above = |used: u64, most: u64| used > most - most * sixteenths / 16;
+        above(in_use(counters), self.pool.limit()) || self.is_short_of_slots(sixteenths, counters)
     }
 
-    /// Calls `each` with the slots of the coldest pages that take room, up to `most`. They count as the newest from now on, so that
-    /// they are not found again while they are being written.
+    fn is_short_of_slots(&self, sixteenths: u64, counters: &PoolCounters) -> bool {
+        let slots = u64::from(self.pool.slots());
+        counters.stored_pages > slots - slots * sixteenths / 16
+    }
+
+    /// Whether pages should go on to the next device.
+    pub fn wants_write_back(&mut self) -> bool {
+        let counters = self.pool.counters();
+        self.draining = self.is_within(1, &counters) || (self.draining && self.is_within(2, &counters));
+        self.draining && (counters.packed_pages() > 0 || self.is_short_of_slots(2, &counters))
+    }
+
+    /// Calls `each` with the slots of the coldest pages that take room, up to `most`; of any pages if slots are short. They count as
+    /// the newest from now on, so that they are not found again while they are being written.
     pub fn coldest(&mut self, most: usize, mut each: impl FnMut(u32)) {
+        let any = self.is_short_of_slots(2, &self.pool.counters());
         let mut found = 0;
         for _ in 0..most * 4 {
             let Some(at) = self.pool.coldest() else { break };
             self.pool.touch(at);
-            if !self.pool.is_same(at) {
+            if any || !self.pool.is_same(at) {
                 each(at);
                 found += 1;
                 if found == most {
@@ -213,6 +226,31 @@ mod tests {
         let mut coldest = Vec::new();
         pool.coldest(3, |at| coldest.push(at));
         assert_eq!(coldest, [0, 1, 2]);
+    }
+
+    /// Pages that are one word, or pack to little, took all slots of a pool whose memory was not full. They stayed for ever, and all
+    /// others went past it.
+    #[test]
+    fn a_pool_without_slots_is_full() {
+        for bytes in [None, Some([7; 100])] {
+            let mut pool = small();
+            let packed = bytes.as_ref().map_or(Packed::Same(1), |bytes| Packed::Bytes(bytes));
+            let store = |pool: &mut BudgetedPool, at| {
+                pool.balance(1000);
+                pool.pool.store(at, packed).expect("room");
+            };
+            (0..1536).for_each(|at| store(&mut pool, at));
+            assert!(!pool.wants_write_back() && !pool.balance(1000).drops_copies);
+            (1536..1921).for_each(|at| store(&mut pool, at));
+            assert!(in_use(&pool.pool.counters()) < SIZE_PAGES / 4 && pool.balance(1000).drops_copies);
+            while pool.wants_write_back() {
+                let mut coldest = Vec::new();
+                pool.coldest(8, |at| coldest.push(at));
+                assert_eq!(coldest.len(), 8);
+                coldest.iter().for_each(|at| assert!(pool.pool.remove(*at)));
+            }
+            assert!((1784..=1792).contains(&pool.pool.counters().stored_pages));
+        }
     }
 
     /// ... and once pages had gone, their free blocks, up to 64 pages, kept other blocks from becoming resident.

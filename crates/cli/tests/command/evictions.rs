@@ -5,13 +5,17 @@ use crate::runs::{Run, no_swap_file_left, run, swap_option};
 
 /// Runs a case of the program with 16 MiB. `None`: this machine cannot show it, and the program says why.
 fn evict(test: &str, args: &[&str]) -> Option<Run> {
-    let r = evict_some(test, args)?;
+    right(evict_some(test, &[], args)?)
+}
+
+fn right(r: Run) -> Option<Run> {
     assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{:?}", r.output);
     assert_eq!(r.output.status.code(), Some(0), "{:?}", r.output);
     Some(r)
 }
 
-fn evict_some(test: &str, args: &[&str]) -> Option<Run> {
+/// `more`: options of `run`.
+fn evict_some(test: &str, more: &[&str], args: &[&str]) -> Option<Run> {
     if !able() {
         return None;
     }
@@ -19,7 +23,9 @@ fn evict_some(test: &str, args: &[&str]) -> Option<Run> {
     let program = build(&dir, "evictions.c");
     let file = dir.join("file");
     let args: Vec<_> = args.iter().map(|arg| if *arg == "FILE" { file.to_str().expect("a name") } else { arg }).collect();
-    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &args);
+    let swap = swap_option(&dir, "");
+    let options = [&["--memory", "16M", "--swap", &swap], more].concat();
+    let r = run(&dir, &options, None, &program, &args);
     let said = String::from_utf8_lossy(&r.output.stdout).into_owned();
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
@@ -105,7 +111,16 @@ fn locked_memory_does_not_hold_up_a_fork() {
 /// Memory that a program locks stays. If it locks more than its budget, a message says how much it has locked.
 #[test]
 fn too_much_locked_memory_is_one_sentence() {
-    let Some(r) = evict_some("too-much", &["too-much-locked"]) else { return };
+    let Some(r) = evict_some("too-much", &[], &["too-much-locked"]) else { return };
     assert_eq!(r.output.status.code(), Some(125), "{:?}", r.output);
     assert!(r.stderr().contains("MiB locked by the program, 0 MiB pinned"), "{}", r.stderr());
+}
+
+/// What is locked and what is compressed together were larger than the budget, for as long as the program ran: compressed memory made
+/// way only when it was nearly full itself.
+#[test]
+fn compressed_memory_makes_way_for_what_is_locked() {
+    let Some(r) = evict_some("locked-late", &["--swap", "compressed:size=12M"], &["locked-late"]).and_then(right) else { return };
+    assert!(r.stat("pages_unmovable") > 1000 && r.stat("pool_written_back") > 2000, "{}", r.stats);
+    assert!(r.stat("memory_peak_bytes") <= 18 << 20, "{}", r.stats);
 }

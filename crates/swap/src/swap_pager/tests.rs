@@ -251,6 +251,19 @@ fn errors_in_a_row_fail_a_device_but_not_the_last() {
     assert_eq!(pager.devices.stats(DeviceId(0)).unwrap().writes.errors, 100);
 }
 
+/// Compressed memory in front of the only disk counted as a better device. So eight failed writes in a row took the disk away for
+/// good, and once memory was full the program was stopped, though the disk was well again.
+#[test]
+fn memory_does_not_make_the_last_disk_fail() {
+    let mut pager = small(100);
+    pager.devices.add_memory_device(vec![0; 64], 3, 0).unwrap();
+    let io = Io { write: true, pages: 1, bytes: 4096, ns: 1000, ok: false };
+    (0..2 * ERRORS_MAX).for_each(|_| assert!(!pager.devices.io_ended(DeviceId(0), io)));
+    let second = pager.devices.add_device(100, 0).unwrap();
+    assert!(pager.devices.io_ended(DeviceId(0), io), "now there is a better one");
+    assert_eq!(pager.devices.status(second).unwrap().state, DeviceState::On);
+}
+
 #[test]
 fn a_child_takes_an_inherited_device_off() {
     let mut pager = small(100);
