@@ -93,8 +93,8 @@ impl<K: Kernel> WriteBack<K> {
         (self.tokens..self.tokens + WRITE_BACKS as u64).contains(&token)
     }
 
-    /// Issues writes if the compressed device is getting full, or if nothing else is left that could go (`urgent`), and another device
-    /// takes pages. Returns how many.
+    /// Issues writes if the compressed device is getting full, or if nothing else is left that could go (`urgent`), and another
+    /// device takes pages. Returns how many.
     ///
     /// A write needs a buffer. If the process is above its budget, or at its end, the first write gets one nevertheless: otherwise
     /// what is too large would stay for want of room.

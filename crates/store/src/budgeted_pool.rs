@@ -167,8 +167,8 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         self.draining && (counters.packed_pages() > 0 || self.is_short_of_slots(2, &counters))
     }
 
-    /// Calls `each` with the slots of the coldest pages that take room, up to `most`; of any pages if slots are short. They count as
-    /// the newest from now on, so that they are not found again while they are being written.
+    /// Calls `each` with the slots of the coldest pages that take room, up to `most`; of any pages if slots are short. They count
+    /// as the newest from now on, so that they are not found again while they are being written.
     pub fn coldest(&mut self, most: usize, mut each: impl FnMut(u32)) {
         let any = self.is_short_of_slots(2, &self.pool.counters());
         let mut found = 0;
@@ -228,8 +228,8 @@ mod tests {
         assert_eq!(coldest, [0, 1, 2]);
     }
 
-    /// Pages that are one word, or pack to little, took all slots of a pool whose memory was not full. They stayed for ever, and all
-    /// others went past it.
+    /// Pages that are one word, or pack to little, took all slots of a pool whose memory was not full. They stayed for ever, and
+    /// all others went past it.
     #[test]
     fn a_pool_without_slots_is_full() {
         for bytes in [None, Some([7; 100])] {

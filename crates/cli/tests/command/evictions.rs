@@ -116,8 +116,8 @@ fn too_much_locked_memory_is_one_sentence() {
     assert!(r.stderr().contains("MiB locked by the program, 0 MiB pinned"), "{}", r.stderr());
 }
 
-/// What is locked and what is compressed together were larger than the budget, for as long as the program ran: compressed memory made
-/// way only when it was nearly full itself.
+/// What is locked and what is compressed together were larger than the budget, for as long as the program ran: compressed memory
+/// made way only when it was nearly full itself.
 #[test]
 fn compressed_memory_makes_way_for_what_is_locked() {
     let Some(r) = evict_some("locked-late", &["--swap", "compressed:size=12M"], &["locked-late"]).and_then(right) else { return };
