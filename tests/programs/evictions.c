@@ -312,7 +312,6 @@ static void locked_late(void) {
     check("locked", p, 10 * MIB, 5);
     for (int i = 0; i < words; i++)
         if (q[i] != packable(i)) wrong("word %d is %u", i, q[i]);
-    usleep(500000);
 }
 
 /* Locks by raw system calls: Overspill sees libc's mlock, and would refuse it. */

@@ -290,14 +290,11 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
 
     /// As [`Daemon::step`], with at most `most` pages.
     pub fn step_of(&mut self, machine: &Machine<K>, most: u32) -> Step {
-        let step = self.step_in_memory(machine, most);
-        if step != Step::Stuck || machine.freeze.is_on() {
-            return step;
+        match self.step_in_memory(machine, most) {
+            // pages in frames cannot go: they are locked, or the budget has become smaller than compressed memory alone
+            Step::Stuck if self.write_back(machine, true) => Step::Waiting,
+            step => step,
         }
-        // Pages in frames cannot go: they are locked, or the budget has become smaller than compressed memory alone.
-        let issued = self.write_back.issue(machine, &mut self.io, true);
-        self.in_flight += issued;
-        if issued > 0 { Step::Waiting } else { Step::Stuck }
     }
 
     /// The same, except that what is in compressed memory only goes on if that is getting full.
@@ -314,9 +311,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                 machine.trim(&map, pool);
             }
         }
-        if machine.has_pool() && !machine.freeze.is_on() {
-            self.in_flight += self.write_back.issue(machine, &mut self.io, false);
-        }
+        self.write_back(machine, false);
         let (demand, native, room, available, listed) = {
             let core = machine.core.lock();
             core.vm.show_policies(machine.status);
@@ -358,6 +353,16 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             return Step::Worked; // or pages that were not tried yet may go
         }
         if self.in_flight > 0 { Step::Waiting } else { Step::Stuck }
+    }
+
+    /// As [`WriteBack::issue`]. Returns whether a write was issued.
+    fn write_back(&mut self, machine: &Machine<K>, urgent: bool) -> bool {
+        if !machine.has_pool() || machine.freeze.is_on() {
+            return false;
+        }
+        let issued = self.write_back.issue(machine, &mut self.io, urgent);
+        self.in_flight += issued;
+        issued > 0
     }
 
     fn reclaim(&mut self, machine: &Machine<K>, most: u32) {

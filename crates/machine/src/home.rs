@@ -29,8 +29,9 @@ pub struct HomeFile {
     pub retry_at: AtomicU64,
 }
 
-/// How long the page daemon leaves a file alone after a write there has failed, in nanoseconds. Guessed: a file system that is full
-/// or a device that fails is not asked at every step, and the wait is short next to [`crate::daemon`]'s patience.
+/// How long the page daemon leaves a file alone after a write there has failed, or the devices behind compressed memory, in
+/// nanoseconds. Guessed: a file system that is full or a device that fails is not asked at every step, and the wait is short next
+/// to [`crate::daemon`]'s patience.
 pub(crate) const RETRY_NS: u64 = 200_000_000;
 
 /// What a read of a file needs beside its descriptor.

@@ -11,8 +11,10 @@
 //! held during I/O, and no page is busy. A page that is touched meanwhile comes in from the pool, and its write was for nothing.
 
 use crate::buffers::{Buffers, bits};
+use crate::compressed::Compressed;
 use crate::errno::{self, Errno};
 use crate::growth;
+use crate::home::RETRY_NS;
 use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mistake};
 use crate::machine::Machine;
 use crate::reader;
@@ -25,8 +27,6 @@ use overspill_vm::types::{PAGE_SHIFT, PageId, Slot, Tag};
 const WRITE_BACKS: usize = 2;
 /// The most pages of a write.
 const PAGES_MAX: usize = 64;
-/// How long it rests after a write has failed.
-const REST_NS: u64 = 200_000_000;
 
 #[derive(Clone, Copy)]
 struct Moving {
@@ -101,12 +101,11 @@ impl<K: Kernel> WriteBack<K> {
     pub fn issue(&mut self, machine: &Machine<K>, io: &mut K::Io, urgent: bool) -> usize {
         let mut issued = 0;
         while let Some(free) = self.flights.iter().position(|f| !f.busy) {
-            let wanted = machine
-                .map
-                .read()
-                .pool
-                .as_ref()
-                .is_some_and(|pool| pool.wants_write_back() || urgent && pool.can_write_back(machine.core.lock().vm.devices()));
+            let is_wanted = {
+                let map = machine.map.read();
+                let can = |pool: &Compressed<K>| pool.can_write_back(machine.core.lock().vm.devices());
+                map.pool.as_ref().is_some_and(|pool| pool.wants_write_back() || urgent && can(pool))
+            };
             // (without a buffer, pages that would go to the compressed device go past it)
             let has_room = || {
                 let vm = &machine.core.lock().vm;
@@ -114,7 +113,7 @@ impl<K: Kernel> WriteBack<K> {
                 let is_first = self.flights.iter().all(|flight| !flight.busy);
                 needed <= vm.available() || is_first && (urgent || vm.charge_total() > u64::from(vm.limit()))
             };
-            if !wanted || K::now_ns() < self.rests_until || !has_room() || !self.fill(machine, free, io) {
+            if !is_wanted || K::now_ns() < self.rests_until || !has_room() || !self.fill(machine, free, io) {
                 break;
             }
             issued += 1;
@@ -219,7 +218,7 @@ impl<K: Kernel> WriteBack<K> {
         }
         core.vm.write_back_end();
         if whole < flight.count {
-            self.rests_until = K::now_ns() + REST_NS;
+            self.rests_until = K::now_ns() + RETRY_NS;
         }
         if let Some(pool) = &map.pool {
             pool.note_written_back(moved, &core.vm);

@@ -132,7 +132,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
             charge: more as u32,
             uncharge: less as u32,
             has_room: in_use + most / 32 < most,
-            drops_copies: self.is_within(4, &counters),
+            drops_copies: self.is_short_of_room(4, &counters),
             room: (most.saturating_sub(in_use) * each).min(self.pool.slots() as u64) as u32,
         }
     }
@@ -150,20 +150,18 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
     }
 
     /// Whether less than so many sixteenths of its memory or of its slots are left.
-    fn is_within(&self, sixteenths: u64, counters: &PoolCounters) -> bool {
-        let above = |used: u64, most: u64| used > most - most * sixteenths / 16;
-        above(in_use(counters), self.pool.limit()) || self.is_short_of_slots(sixteenths, counters)
+    fn is_short_of_room(&self, sixteenths: u64, counters: &PoolCounters) -> bool {
+        is_short(sixteenths, in_use(counters), self.pool.limit()) || self.is_short_of_slots(sixteenths, counters)
     }
 
     fn is_short_of_slots(&self, sixteenths: u64, counters: &PoolCounters) -> bool {
-        let slots = u64::from(self.pool.slots());
-        counters.stored_pages > slots - slots * sixteenths / 16
+        is_short(sixteenths, counters.stored_pages, self.pool.slots().into())
     }
 
     /// Whether pages should go on to the next device.
     pub fn wants_write_back(&mut self) -> bool {
         let counters = self.pool.counters();
-        self.draining = self.is_within(1, &counters) || (self.draining && self.is_within(2, &counters));
+        self.draining = self.is_short_of_room(1, &counters) || (self.draining && self.is_short_of_room(2, &counters));
         self.draining && (counters.packed_pages() > 0 || self.is_short_of_slots(2, &counters))
     }
 
@@ -188,6 +186,11 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
 
 fn in_use(counters: &PoolCounters) -> u64 {
     counters.resident_pages - counters.spare_pages
+}
+
+/// Whether less than so many sixteenths of `most` are left.
+fn is_short(sixteenths: u64, used: u64, most: u64) -> bool {
+    used > most - most * sixteenths / 16
 }
 
 /// The pages that the pool may make resident before frames come free again, for a budget of `budget` pages. The worst batch of the

@@ -5,13 +5,13 @@ use crate::runs::{Run, no_swap_file_left, run, swap_option};
 
 /// Runs a case of the program with 16 MiB. `None`: this machine cannot show it, and the program says why.
 fn evict(test: &str, args: &[&str]) -> Option<Run> {
-    right(evict_some(test, &[], args)?)
+    evict_some(test, &[], args).map(right)
 }
 
-fn right(r: Run) -> Option<Run> {
+fn right(r: Run) -> Run {
     assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{:?}", r.output);
     assert_eq!(r.output.status.code(), Some(0), "{:?}", r.output);
-    Some(r)
+    r
 }
 
 /// `more`: options of `run`.
@@ -120,7 +120,7 @@ fn too_much_locked_memory_is_one_sentence() {
 /// made way only when it was nearly full itself.
 #[test]
 fn compressed_memory_makes_way_for_what_is_locked() {
-    let Some(r) = evict_some("locked-late", &["--swap", "compressed:size=12M"], &["locked-late"]).and_then(right) else { return };
+    let Some(r) = evict_some("locked-late", &["--swap", "compressed:size=12M"], &["locked-late"]).map(right) else { return };
     assert!(r.stat("pages_unmovable") > 1000 && r.stat("pool_written_back") > 2000, "{}", r.stats);
     assert!(r.stat("memory_peak_bytes") <= 18 << 20, "{}", r.stats);
 }
