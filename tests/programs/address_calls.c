@@ -648,12 +648,77 @@ static void divided(void) {
             check(wrong(p + at * GROUP, GROUP, 5 + at * 56) == 0, "in groups");
 }
 
+/* A discard of two mappings at once. The memory is used again, and must leave as readily as before. */
+static void halves(void) {
+    unsigned char *p = map(64 * MIB);
+    check(madvise(p, 32 * MIB, MADV_DONTDUMP) == 0, "two mappings");
+    for (int round = 0; round < 4; round++) {
+        fill(p, 64 * MIB, round);
+        check(wrong(p, 64 * MIB, round) == 0, "their content");
+        check(madvise(p, 64 * MIB, round % 2 ? MADV_FREE : MADV_DONTNEED) == 0, "a discard");
+    }
+}
+
+/* The process has as many mappings as the kernel allows when its memory outgrows the budget. */
+static void crowded(void) {
+    enum { MANY = 320 * MIB, OLD = 12 * MIB, NEW = 64 * MIB };
+    unsigned char *many = mmap(NULL, MANY, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *old = map(OLD), there[OLD / PAGE];
+    fill(old, OLD, 1);
+    long at = 0, n = 0;
+    while (at < MANY && mprotect(many + at, PAGE, PROT_READ) == 0) at += 2 * PAGE;
+    check(at < MANY && errno == ENOMEM, "there is a limit (vm.max_map_count)");
+    unsigned char *new = map_at(NULL, NEW, RW, MAP_NORESERVE); /* one more: a mapping of its own */
+    for (int round = 1; round < 4; round++) {
+        fill(new, NEW, round);
+        check(wrong(new, NEW, round) == 0, "the new content");
+    }
+    check(mincore(old, OLD, there) == 0, "mincore");
+    for (long i = 0; i < OLD / PAGE; i++) n += there[i] & 1;
+    check(n < OLD / PAGE / 2, "the old pages have left");
+    check(wrong(old, OLD, 1) == 0, "the old content");
+}
+
+static unsigned char *volatile about;
+static volatile long looks;
+
+static void look(int signal) {
+    (void)signal;
+    unsigned char *p = about;
+    if (p) looks += 1 + 0 * (p[0] + p[MIB / 16 - PAGE]);
+}
+
+/* Signals come while memory is being discarded, and their handler reads it. */
+static void interrupted(void) {
+    enum { LEN = 48 * MIB, PART = MIB / 16 };
+    static const int advices[] = {MADV_DONTNEED, MADV_FREE};
+    unsigned char *p = map(LEN);
+    struct sigaction action = {.sa_handler = look};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGALRM};
+    timer_t timer;
+    check(sigaction(SIGALRM, &action, NULL) == 0 && timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "a timer");
+    for (int way = 0; way < 2; way++) {
+        fill(p, LEN, way);
+        for (long at = 0; at < LEN; at += PART) {
+            struct itimerspec soon = {.it_value.tv_nsec = 500 + rand() % 12000}, never = {0};
+            about = p + at;
+            timer_settime(timer, 0, &soon, NULL);
+            check(madvise(p + at, PART, advices[way]) == 0, "a discard");
+            about = NULL;
+            timer_settime(timer, 0, &never, NULL);
+        }
+        long n = 0;
+        for (long at = 0; at < LEN; at += PAGE) n += p[at] != 0;
+        check(n == 0, "what is discarded is zero");
+    }
+    check(looks > 100, "signals came");
+}
+
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
         {"refused", refused}, {"refused-late", refused_late}, {"refused-after-report", refused_after_report}, {"twice", twice},
         {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
         {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"as-one", as_one}, {"forks-alongside", forks_alongside}, {"droppable", droppable}, {"locked", locked},
-        {"divided", divided}, {"freed", freed},
+        {"divided", divided}, {"freed", freed}, {"halves", halves}, {"crowded", crowded}, {"interrupted", interrupted},
     };
     setvbuf(stdout, NULL, _IONBF, 0);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)

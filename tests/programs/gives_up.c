@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static long bytes = 28 << 20;
@@ -132,6 +134,15 @@ static void cases(const char *name, const char *dir) {
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); MUST(prctl(PR_SET_SECCOMP, 2, &program, 0, 0));
         int tasks = 0; DIR *d = opendir("/proc/self/task"); while (readdir(d)) tasks++; closedir(d);
         printf("%d threads\n", tasks - 2); fflush(0);
+    } else if (!strcmp(name, "files")) { // no file may be opened any more
+        struct rlimit none = { 0, 0 };
+        MUST(setrlimit(RLIMIT_NOFILE, &none));
+        sleep(2);
+        struct timespec t; clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+        sleep(1); // only the pager's threads could use the processor
+        long before = t.tv_sec * 1000 + t.tv_nsec / 1000000; clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+        long ms = t.tv_sec * 1000 + t.tv_nsec / 1000000 - before;
+        if (ms > 300) { printf("the pager used %ld ms of a second\n", ms); exit(1); }
     } else if (!strcmp(name, "exec")) { // a daemon that gives up root and starts another program
         MUST(setresgid(65534, 65534, 65534)); MUST(setresuid(65534, 65534, 65534));
         pid_t child = vfork(); int status;

@@ -1,12 +1,15 @@
 /* Children and memory that the program makes by its own system calls, without libc, and memory that children do not get. Cases:
-   "unpaged", "dontfork", "viewed", "grown". */
+   "unpaged", "dontfork", "viewed", "grown", "longer", "filtered". */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/filter.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -148,6 +151,56 @@ static void grown(void) {
     expect(!wrong(p, 20 * MIB), "the parent's");
 }
 
+static pid_t clone3(long len, int full) {
+    unsigned long words[16] = {0};
+    words[4] = SIGCHLD;
+    words[15] = full;
+    return syscall(SYS_clone3, words, len);
+}
+
+/* The structure may be longer than the kernel knows, if the rest is zero, and of any length. */
+static void longer(void) {
+    unsigned char *p = map(24 * MIB);
+    fill(p, 24 * MIB);
+    static const int lengths[] = {64, 70, 88, 96, 101, 128};
+    for (int i = 0; i < 6; i++) {
+        pid_t child = clone3(lengths[i], 0);
+        if (child == 0) _exit(wrong(p, 24 * MIB) != 0);
+        is_right(child, "a child");
+    }
+    expect(clone3(128, 1) == -1 && errno == E2BIG, "what the kernel does not know: %s", strerror(errno));
+    expect(clone3(63, 0) == -1 && errno == EINVAL, "too short: %s", strerror(errno));
+    expect(!wrong(p, 24 * MIB), "the parent's");
+}
+
+static void *nothing(void *argument) { return argument; }
+
+/* The program has refused itself process_vm_readv, by which the pager reads the arguments of calls. */
+static void filtered(void) {
+    struct sock_filter code[] = {
+        {BPF_LD | BPF_W | BPF_ABS, 0, 0, 0}, {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_process_vm_readv},
+        {BPF_RET | BPF_K, 0, 0, 0x00050000 | EPERM}, {BPF_RET | BPF_K, 0, 0, 0x7fff0000},
+    };
+    struct sock_fprog filter = {4, code};
+    expect(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, 2, &filter), "a filter: %s", strerror(errno));
+    unsigned char *p = map(24 * MIB);
+    fill(p, 24 * MIB);
+    for (int way = 0; way < 2; way++) {
+        pid_t child = way ? clone3(88, 0) : fork();
+        if (child == 0) {
+            press();
+            pthread_t thread; /* libc knows its own id only if the kernel has stored it */
+            _exit(wrong(p, 24 * MIB) || !way && (pthread_create(&thread, 0, nothing, 0) || pthread_join(thread, 0)));
+        }
+        is_right(child, way ? "the child of clone3" : "libc's child");
+    }
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++) expect(!pthread_create(&threads[i], 0, nothing, 0), "a thread");
+    press();
+    for (int i = 0; i < 8; i++) expect(!pthread_join(threads[i], 0), "its end");
+    expect(!wrong(p, 24 * MIB), "the parent's");
+}
+
 int main(int count, char **arguments) {
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
@@ -157,5 +210,7 @@ int main(int count, char **arguments) {
     if (!strcmp(which, "dontfork")) dontfork();
     if (!strcmp(which, "viewed")) viewed();
     if (!strcmp(which, "grown")) grown();
+    if (!strcmp(which, "longer")) longer();
+    if (!strcmp(which, "filtered")) filtered();
     puts("right");
 }

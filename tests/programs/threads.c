@@ -111,9 +111,30 @@ static void ends(void) {
     }
 }
 
+static void *returns(void *argument) { return argument; }
+
+/* a thread's stack, and right above it memory that went out and then became inaccessible */
+static void above(void) {
+    enum { STACK = 1 << 20, MORE = 16 * PAGE };
+    unsigned char *stack = map(STACK + MORE);
+    memset(stack + STACK, 7, MORE);
+    mprotect(stack + STACK, MORE, PROT_NONE);
+    unsigned char *memory = map(some);
+    for (int round = 1; round < 4; round++) memset(memory, round, some);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, STACK);
+    pthread_t thread;
+    if (pthread_create(&thread, &attributes, returns, 0) || pthread_join(thread, 0)) perror("a thread"), exit(1);
+    mprotect(stack + STACK, MORE, PROT_READ);
+    for (long i = 0; i < MORE; i++)
+        if (stack[STACK + i] != 7) puts("other content"), exit(1);
+}
+
 int main(int argc, char **argv) {
     alarm(250);
     if (argc == 3 && strcmp(argv[1], "many") == 0) many(atoi(argv[2]));
+    else if (argc == 2 && strcmp(argv[1], "above") == 0) above();
     else ends();
     puts(not_zero ? "not zero" : "all right");
     return 0;

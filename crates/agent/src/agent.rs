@@ -180,13 +180,14 @@ impl Agent {
         self.machine.content.lock_again();
     }
 
-    /// To be called when a discard has returned: its pages may be parked again.
+    /// [`Machine::begin_discard`].
+    pub fn begin_discard(&'static self, start: usize, end: usize) {
+        self.stacks.run(move || self.machine.begin_discard(start, end));
+    }
+
+    /// [`Machine::discard_done`].
     pub fn discarded(&'static self, start: usize, end: usize) {
-        self.stacks.run(move || {
-            if self.machine.map.read().discards.count.load(Relaxed) != 0 {
-                self.machine.discard_done(start, end);
-            }
-        });
+        self.stacks.run(move || self.machine.discard_done(start, end));
     }
 
     /// [`Machine::wiped_on_fork`].
@@ -204,19 +205,14 @@ impl Agent {
         self.stacks.run(move || self.machine.begin_guard(start, end))
     }
 
-    /// The call has put guard pages there.
-    pub fn guarded(&'static self, start: usize, end: usize) {
-        self.stacks.run(move || self.machine.guarded(start, end));
+    /// [`Machine::guarded`].
+    pub fn guarded(&'static self, start: usize, until: usize, end: usize, before: bool) {
+        self.stacks.run(move || self.machine.guarded(start, until, end, before));
     }
 
     /// There are no guard pages there.
     pub fn unguarded(&'static self, start: usize, end: usize) {
         self.stacks.run(move || self.machine.unguarded(start, end));
-    }
-
-    /// The call has put no guard pages there; there may be older ones.
-    pub fn not_guarded(&'static self, start: usize, end: usize) {
-        self.stacks.run(move || self.machine.not_guarded(start, end));
     }
 
     /// Wires pages that the kernel may need when it cannot wait for them. Ignores addresses that no program can have.

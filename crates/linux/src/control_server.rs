@@ -125,9 +125,7 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
             poll.fd = client.as_ref().map_or(-1, |c| c.socket.raw());
         }
         // with a job do not wait: its steps wait by themselves; else look for failed devices once a second
-        let timeout = libc::timespec { tv_sec: job.is_none() as i64, tv_nsec: 0 };
-        // SAFETY: the array and the timeout live over the call.
-        let _ = unsafe { sys!(libc::SYS_ppoll, polls.as_mut_ptr(), polls.len(), &raw const timeout, 0, 8) };
+        sys::poll(&mut polls, Some(if job.is_none() { 1_000_000_000 } else { 0 }));
         let now = sys::now_ns();
         for (i, poll) in polls[..CLIENTS_MAX].iter().enumerate() {
             let Some(client) = &mut clients[i] else { continue };

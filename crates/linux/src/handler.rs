@@ -198,7 +198,11 @@ impl<'a> Handler<'a> {
             return;
         }
         let may_read = self.readable && self.inner.has_room();
-        if self.inner.follows() || may_read && (looks || self.inner.reader.in_flight() == 0) {
+        if may_read && (looks || self.inner.reader.in_flight() == 0) {
+            return;
+        }
+        if self.inner.follows() {
+            self.inner.reader.io.spin(0, false);
             return;
         }
         self.guessed = !self.missed && self.candidate.is_on() && self.is_done();

@@ -5,7 +5,7 @@
 //! does the transfer when it is issued. Neither allocates after construction.
 
 use crate::ring::{self, Entry, Ring};
-use crate::sys::{self, Errno, sys};
+use crate::sys::{self, Errno};
 use overspill_machine::kernel::{Done, IoVec};
 use std::collections::VecDeque;
 
@@ -300,11 +300,7 @@ impl overspill_machine::kernel::Io for Io {
                 for (p, w) in fds.iter_mut().zip(&self.watches) {
                     p.fd = w.map_or(-1, |w| w.fd);
                 }
-                let t = timeout_ns
-                    .map(|ns| libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
-                let tp = t.as_ref().map_or(core::ptr::null(), |t| t as *const _);
-                // SAFETY: the array and the timeout live over the call.
-                let _ = unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), WATCHES, tp, 0, 8) };
+                sys::poll(&mut fds, timeout_ns);
                 for (p, w) in fds.iter().zip(&self.watches) {
                     if let (true, Some(watch)) = (p.revents != 0, w) {
                         self.done.push_back(Done { token: watch.token, result: Ok(0) });
@@ -312,10 +308,6 @@ impl overspill_machine::kernel::Io for Io {
                 }
             }
         }
-    }
-
-    fn put_back(&mut self, done: Done) {
-        self.done.push_back(done);
     }
 
     fn completion(&mut self) -> Option<Done> {

@@ -182,10 +182,6 @@ impl Kernel for Linux {
     fn touch(at: usize) -> bool {
         sys::read_own(at, &mut [0]).is_ok()
     }
-    unsafe fn touch_directly(at: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { core::ptr::read_volatile(at as *const u8) };
-    }
     fn own_page(at: usize) -> bool {
         sys::own_page(at)
     }

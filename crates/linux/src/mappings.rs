@@ -34,7 +34,8 @@ struct ProcmapQuery {
     build_id_addr: u64,
 }
 
-const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<ProcmapQuery>() as u64) << 16 | (b'f' as u64) << 8 | 17;
+/// The ioctl that tells of one mapping.
+pub const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<ProcmapQuery>() as u64) << 16 | (b'f' as u64) << 8 | 17;
 const _: () = assert!(libc::PROT_READ == 1 && libc::PROT_WRITE == 2 && libc::PROT_EXEC == 4, "as the flags of PROCMAP_QUERY");
 
 // (the thread's file: once the first thread has ended, that of the process is empty)
@@ -140,7 +141,8 @@ struct ScanArg {
     return_mask: u64,
 }
 
-const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
+/// The ioctl that tells of pages.
+pub const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// It was touched since UFFDIO_RWPROTECT. From the same series as `FEATURES_REFERENCES` of `uffd.rs`.

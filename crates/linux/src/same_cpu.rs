@@ -144,7 +144,7 @@ impl WakePolicy {
     }
 
     /// Ends the same-CPU handler. `starved`: it did not get the CPU, so there is none for a while.
-    fn end(&self, starved: bool) {
+    pub(crate) fn end(&self, starved: bool) {
         let same_cpu = &self.same_cpu;
         // also if another thread has ended it already: the handler may have written its CPU after that
         same_cpu.cpu.store(0, Relaxed);
@@ -167,11 +167,6 @@ impl WakePolicy {
             pause.store(next, Relaxed);
             again.store(now + next, Relaxed);
         }
-    }
-
-    /// Ends the same-CPU handler, for now.
-    pub fn end_same_cpu(&self) {
-        self.end(false);
     }
 
     /// The page daemon has worked for long and goes on, or it is about to sleep. It stays on the CPU of the handler, which would
@@ -329,6 +324,9 @@ impl Candidate {
         self.on = on;
         if on {
             sys::give_way(0, true);
+            if policy.same_cpu.handler.load(Acquire) != self.handler {
+                sys::give_way(0, false); // it was ended meanwhile
+            }
             self.follow(policy);
         } else {
             policy.end(false);
@@ -492,6 +490,17 @@ mod tests {
                 policy.same_cpu.again.store(0, Relaxed);
                 starve(&policy, true, false);
                 assert_eq!((policy.same_cpu.again.load(Relaxed), policy.same_cpu.pause.load(Relaxed)), (0, pause));
+                // all handlers poll from now on, so none watches
+                for everyone in
+                    [|policy: &WakePolicy| [8, 9].iter().for_each(|tid| policy.note(*tid, Some(0))), WakePolicy::call_everyone]
+                {
+                    assert!(policy.begin(tid));
+                    sys::give_way(tid, true);
+                    everyone(&policy);
+                    assert!(WakePolicy::binds(policy.poller()));
+                    assert_eq!((scheduling_of(tid), policy.same_cpu.handler.load(Acquire)), (libc::SCHED_OTHER, 0));
+                    (0..=ALONE).for_each(|_| policy.note(7, Some(0)));
+                }
             },
         );
         // a handler that waited more than two milliseconds for a device or a frame was mistaken for one that did not get the CPU
@@ -536,7 +545,7 @@ mod tests {
                         assert_eq!(sys::allowed_cpus(), sys::only_cpu(cpu));
                         assert_eq!(scheduling_of(0), libc::SCHED_IDLE);
                     }
-                    policy.end_same_cpu();
+                    policy.end(false);
                     assert!(!candidate.decide(&policy, true, &anywhere) && !candidate.is_on());
                     assert_eq!(sys::allowed_cpus(), anywhere);
                     assert_eq!(scheduling_of(0), libc::SCHED_OTHER);

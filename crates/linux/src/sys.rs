@@ -91,7 +91,28 @@ pub fn close(fd: i32) -> Result<(), Errno> {
 /// EFAULT if some of it is not mapped.
 pub fn read_own(from: usize, to: &mut [u8]) -> Result<(), Errno> {
     let len = to.len();
-    if copy_own(from, to)? == len { Ok(()) } else { Err(libc::EFAULT) }
+    match copy_own(from, to) {
+        Ok(copied) if copied == len => Ok(()),
+        Ok(_) | Err(libc::EFAULT) => Err(libc::EFAULT),
+        Err(_) => read_directly(from, to), // a filter refuses the call
+    }
+}
+
+/// As [`read_own`], with a call that looks whether each word can be read, and refuses to do anything else.
+fn read_directly(from: usize, to: &mut [u8]) -> Result<(), Errno> {
+    const WORD: usize = 8;
+    for word in (from & !(WORD - 1)..from.checked_add(to.len()).ok_or(libc::EFAULT)?).step_by(WORD) {
+        // SAFETY: the kernel reads a set of signals, if that can be read, and does nothing with it: there is no such operation.
+        match unsafe { sys!(libc::SYS_rt_sigprocmask, usize::MAX, word, 0, WORD) } {
+            Err(libc::EINVAL) => {}
+            _ => return Err(libc::EFAULT),
+        }
+    }
+    // SAFETY: it was readable a moment ago. If another thread of the program unmaps it just now, the program passes arguments that
+    // it takes away, and ends here as it would a moment later. `to` is exclusively borrowed; words that others write meanwhile are
+    // read as bytes of one value or the other.
+    unsafe { core::ptr::copy(from as *const u8, to.as_mut_ptr(), to.len()) };
+    Ok(())
 }
 
 /// The same as far as it is mapped, page by page. Returns how many bytes that is.
@@ -387,12 +408,35 @@ pub fn event() -> Result<Fd, Errno> {
 
 /// Whether something can be read now, or the other side is gone.
 pub fn is_readable(fd: i32) -> bool {
-    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both structures live over the call.
-    let _ = unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const zero, 0, 8) };
-    p.revents != 0
+    let mut p = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    poll(&mut p, Some(0));
+    p[0].revents != 0
 }
+
+/// Waits until one of them can be read, at most so long. Those have `revents` then. Descriptors below zero are ignored.
+pub fn poll(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) {
+    const NS: u64 = 1_000_000_000;
+    let timeout = timeout_ns.map(|ns| libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 });
+    let timeout = timeout.as_ref().map_or(core::ptr::null(), |timeout| timeout as *const libc::timespec);
+    // SAFETY: the array and the timeout live over the call.
+    if unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, 0, 8) } != Err(libc::EINVAL) {
+        return;
+    }
+    // The program allows itself fewer open files than these are (RLIMIT_NOFILE), which is no limit for select(2).
+    const BITS: usize = u64::BITS as usize;
+    let mut set = [0u64; SELECT_MAX / BITS];
+    let bit = |fd: i32| usize::try_from(fd).ok().filter(|fd| *fd < SELECT_MAX).map(|fd| (fd / BITS, 1 << (fd % BITS)));
+    fds.iter().filter_map(|p| bit(p.fd)).for_each(|(word, mask)| set[word] |= mask);
+    // SAFETY: as above; the kernel reads and writes `SELECT_MAX` bits.
+    let found = unsafe { sys!(libc::SYS_pselect6, SELECT_MAX, set.as_mut_ptr(), 0, 0, timeout, 0) };
+    for p in fds {
+        let is_set = found.is_ok() && bit(p.fd).is_some_and(|(word, mask)| set[word] & mask != 0);
+        p.revents = if is_set { libc::POLLIN } else { 0 };
+    }
+}
+
+/// Descriptors of the pager's are lower than this: it has few, and its own table of them.
+const SELECT_MAX: usize = 4096;
 
 /// write(2), once.
 pub fn write(fd: i32, buf: &[u8]) -> Result<usize, Errno> {

@@ -79,8 +79,8 @@ pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_voi
         top.sub(1).write(entry as usize);
         top.sub(2).write(arg as usize);
     }
-    let flags =
-        libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_SETTLS;
+    // (not CLONE_SYSVSEM: it would give the program a list of semaphores to undo, which it can tell from having none)
+    let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SETTLS;
     let flags = flags | if share_files { libc::CLONE_FILES } else { 0 };
     let mask = sys::block_signals();
     let ret: isize;

@@ -81,6 +81,7 @@ impl WakePolicy {
     /// Makes all handlers poll (and look whether the machine quits).
     pub fn call_everyone(&self) {
         self.set(EVERYONE);
+        self.end(false); // nobody watches a same-CPU handler any more
     }
 
     /// Notes that the handler of `cpu` has read a fault of the thread `tid` (0: not known).
@@ -94,7 +95,7 @@ impl WakePolicy {
         } else {
             self.last.store(tid, Relaxed);
             if self.streak.swap(0, Relaxed) < ALTERNATE && !everyone && !self.same_cpu.serves_several() {
-                self.set(EVERYONE);
+                self.call_everyone();
             }
             0
         };

@@ -4,6 +4,7 @@
 use crate::kernel::{Kernel, Mistake, Uffd as _};
 use crate::machine::Machine;
 use crate::ranges::{Flags, Kind};
+use crate::space::Space;
 use crate::space::backlog::Work;
 use overspill_vm::page::State;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PageId};
@@ -26,44 +27,45 @@ impl<K: Kernel> Machine<K> {
             if !map.ranges.change(start, end, |flags| flags.with(Flags::GUARDED)) {
                 return None;
             }
-            map.discards.add(start, end, K::now_ns());
+            let now = K::now_ns();
+            map.discards.begin(K::thread_id(), start, end, now);
+            map.discards.report(start, end, now);
         }
         Some(before)
     }
 
-    /// The call has returned: the guard pages are there. The old content is forgotten.
-    pub fn guarded(&self, start: usize, end: usize) {
+    /// The call has returned. There are guard pages up to `until`: there the old content is forgotten. Behind it the call was
+    /// refused. `before`: there may be guard pages from an earlier call.
+    pub fn guarded(&self, start: usize, until: usize, end: usize, before: bool) {
         let mut map = self.map.write();
-        self.add_work_within(&mut map, start, end, Work::GiveUp);
-        map.discards.done(start, end, K::now_ns());
+        self.add_work_within(&mut map, start, until, Work::GiveUp);
+        if !before && until < end {
+            self.forget_guards(&mut map, until, end);
+        }
+        if map.discards.end(K::thread_id(), start, end).is_none() {
+            map.discards.end_other(start, end);
+        }
         drop(map);
         self.catch_up();
     }
 
-    /// The guard pages have been taken away again, or there are none: the call was refused.
+    /// The guard pages have been taken away again.
     pub fn unguarded(&self, start: usize, end: usize) {
-        let mut map = self.map.write();
-        map.discards.done(start, end, K::now_ns());
+        self.forget_guards(&mut self.map.write(), start, end);
+    }
+
+    fn forget_guards(&self, map: &mut Space<K>, start: usize, end: usize) {
         // without room for the pieces the pages still count as guarded, which is slower and otherwise the same
         let _ = map.ranges.change(start, end, |flags| flags.without(Flags::GUARDED));
     }
 
-    /// The call was refused, but there may be guard pages from an earlier call.
-    pub fn not_guarded(&self, start: usize, end: usize) {
-        self.map.write().discards.done(start, end, K::now_ns());
-    }
-
-    /// Pages that must never leave memory (a thread's descriptor), by address. They need not be managed yet.
+    /// Pages that must never leave memory (a thread's descriptor), by address. They need not be managed yet. Those from one on that
+    /// cannot be read are left alone.
     pub fn wire_addresses(&self, object: ObjectId, origin: usize, start: usize, end: usize) {
-        let touch = |addr: usize| {
-            // SAFETY: the caller's memory, mapped readable; a read brings the page in through the ordinary fault path.
-            unsafe { K::touch_directly(addr) };
-            true
-        };
-        self.wire_each(object, origin, start, end, touch);
+        self.wire_each(object, origin, start, end, K::touch);
     }
 
-    /// As [`Machine::wire_addresses`]: `touch` brings in the page at an address. Returns `false` if it could not.
+    /// `touch` brings in the page at an address. Returns `false` if it could not.
     fn wire_each(&self, object: ObjectId, origin: usize, start: usize, end: usize, touch: impl Fn(usize) -> bool) -> bool {
         let first = (start - origin) >> PAGE_SHIFT;
         let last = (end - 1 - origin) >> PAGE_SHIFT;
@@ -96,9 +98,8 @@ impl<K: Kernel> Machine<K> {
         loop {
             let range = self.map.read().ranges.overlap(at, end, Kind::Managed);
             let Some(piece) = range.map(|range| range.within(at, end)) else { return true };
-            let touch = |addr: usize| K::touch(addr);
             let fits = piece.end - piece.start <= KEEP_IN_MAX;
-            if !fits || !self.wire_each(piece.object, piece.origin, piece.start, piece.end, touch) {
+            if !fits || !self.wire_each(piece.object, piece.origin, piece.start, piece.end, K::touch) {
                 return false;
             }
             at = piece.end;
@@ -130,11 +131,30 @@ impl<K: Kernel> Machine<K> {
         self.drop_in_turns(true);
     }
 
-    /// A discard of which the kernel has told has returned. Its mapped pages were left to it; what is absent now is given up, so
+    /// The calling thread is about to discard a range by a call that the kernel reports: [`Machine::discard_done`] must follow.
+    pub fn begin_discard(&self, start: usize, end: usize) {
+        if self.map.read().ranges.overlap(start, end, Kind::Managed).is_some() {
+            self.map.write().discards.begin(K::thread_id(), start, end, K::now_ns());
+        }
+    }
+
+    /// The call has returned. If the kernel has told of it, mapped pages were left to the call; what is absent now is given up, so
     /// that it is not charged any more, and is filled like new memory.
     pub fn discard_done(&self, start: usize, end: usize) {
+        let thread = K::thread_id();
+        {
+            // (under the lock: whoever has read the report may still be following it)
+            let discards = &self.map.read().discards;
+            if !discards.has_others() && !discards.has(thread) {
+                return;
+            }
+        }
         let mut map = self.write_after_call();
-        map.discards.done(start, end, K::now_ns());
+        match map.discards.end(thread, start, end) {
+            Some(false) => return,
+            Some(true) => {}
+            None => map.discards.end_other(start, end),
+        }
         self.add_work_within(&mut map, start, end, Work::GiveUpAbsent);
         drop(map);
         self.catch_up();

@@ -91,7 +91,7 @@ impl<K: Kernel> Machine<K> {
             Event::Remove(start, end) if map.copying.discarded(start, end) => {} // by the page daemon
             Event::Remove(start, end) => {
                 self.add_work_within(map, start, end, Work::GiveUpUnmapped);
-                map.discards.add(start, end, K::now_ns());
+                map.discards.report(start, end, K::now_ns());
             }
             Event::Remap(from, to, len) => {
                 // The old mapping there has gone, or the kernel would not have moved anything to that place.

@@ -73,7 +73,7 @@ impl<K: Kernel> Handler<K> {
 
     /// Whether messages may be read.
     pub fn has_room(&self) -> bool {
-        self.waiting + MESSAGES <= DEFERRED_MAX
+        self.waiting + MESSAGES <= DEFERRED_MAX && self.reader.has_room(MESSAGES)
     }
 
     /// Finishes the reads that have ended. Completions of other kinds are given to `other`.
@@ -103,7 +103,10 @@ impl<K: Kernel> Handler<K> {
         let retry = core::mem::take(&mut self.waiting);
         for i in 0..retry {
             let (addr, tid) = self.deferred[i];
-            self.serve(machine, addr, tid);
+            match self.reader.has_room(1) {
+                true => _ = self.serve(machine, addr, tid),
+                false => self.defer(addr, tid),
+            }
         }
         let longer = self.waiting > 0 && self.waiting == retry;
         self.patience = if longer { (self.patience * 2).min(*RETRY_NS.end()) } else { *RETRY_NS.start() };

@@ -121,11 +121,6 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     fn each_mapping(f: impl FnMut(usize, usize)) -> Result<(), Errno>;
     /// Brings in the program's page at an address by a read in the kernel. Returns whether it could be read.
     fn touch(at: usize) -> bool;
-    /// Brings it in by a read of the thread's own.
-    ///
-    /// # Safety
-    /// It is mapped readable.
-    unsafe fn touch_directly(at: usize);
     /// Makes the program's page its own if it shares it with another process, without waiting for a fault to be served.
     fn own_page(at: usize) -> bool;
     /// Whether the kernel may merge equal pages of this process.
@@ -468,8 +463,6 @@ pub trait Io {
     fn wait(&mut self, timeout_ns: Option<u64>);
     /// The next completion, if there is one.
     fn completion(&mut self) -> Option<Done>;
-    /// Puts a completion back that the caller could not use now.
-    fn put_back(&mut self, done: Done);
 }
 
 /// How pages are stored: unchanged, or encrypted.

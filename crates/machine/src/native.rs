@@ -4,6 +4,7 @@
 //! everything fits, the program runs at the kernel's speed, and stays within the budget. When frames get short, all native ranges
 //! are adopted: they are registered, and their present pages are taken over one by one.
 
+use crate::errno::{self, Errno};
 use crate::kernel::{Host as _, Kernel, Mappings as _};
 use crate::machine::{Core, Machine};
 use crate::ranges::{Flags, Kind, Range};
@@ -102,15 +103,22 @@ impl<K: Kernel> Machine<K> {
         self.manage(&mut map, Range { start, end, ..Range::of_program(flags) });
     }
 
-    /// Registers a range and takes over the pages that are present.
+    /// Registers a range and takes over the pages that are present. If the kernel refuses (a special mapping), it stays the
+    /// kernel's.
     pub fn manage(&self, map: &mut Space<K>, range: Range) {
+        let _ = self.try_manage(map, range);
+    }
+
+    /// As [`Machine::manage`].
+    ///
+    /// # Errors
+    /// As [`Space::register`].
+    fn try_manage(&self, map: &mut Space<K>, range: Range) -> Result<(), Errno> {
         let range = Range { kind: Kind::Managed, ..range };
         if map.backlog.overlaps(range.start, range.end) {
             self.finish(map); // rarely: those who make a range wait for that
         }
-        if map.register(range.start, range.end).is_err() {
-            return; // the kernel refuses (a special mapping): it stays the kernel's
-        }
+        map.register(range.start, range.end)?;
         map.ranges.remove(range.start, range.end, |_| {}); // parts that the map had already; their known pages stay as they are
         if !map.ranges.insert(range) {
             self.stop_ranges_full();
@@ -125,6 +133,7 @@ impl<K: Kernel> Machine<K> {
             });
             start = end;
         }
+        Ok(())
     }
 
     /// What is adopted at a time: 2 MiB on Linux, so that no huge page has to be split for it.
@@ -147,11 +156,21 @@ impl<K: Kernel> Machine<K> {
             }
             return false;
         };
-        let until = (range.start + 1).next_multiple_of(Self::ADOPTED_BYTES);
+        let until = (range.start + 1).next_multiple_of(Self::ADOPTED_BYTES).min(range.end);
+        let remove = |map: &mut Space<K>, piece: Range| {
+            map.ranges.remove(piece.start, piece.end, |_| {});
+            Self::unreserve(&mut self.core.lock(), piece.pages());
+        };
         let piece = range.within(range.start, until);
-        map.ranges.remove(piece.start, piece.end, |_| {});
-        Self::unreserve(&mut self.core.lock(), piece.pages());
-        self.manage(map, piece);
+        remove(map, piece);
+        // A piece divides its mapping, and the process may have as many as the kernel allows. Then all is tried at once.
+        if self.try_manage(map, piece) == Err(errno::ENOMEM) && until < range.end {
+            let rest = range.within(until, range.end);
+            remove(map, rest);
+            if self.try_manage(map, range).is_err() && !self.reserve_native(map, rest) {
+                self.stop_ranges_full();
+            }
+        }
         true
     }
 

@@ -17,6 +17,7 @@ use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{DeviceId, FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use overspill_vm::{CLUSTER_PAGES_MAX, Destination, Filled, Followed, PageIn};
+use std::collections::VecDeque;
 
 /// Single-page buffers, for random faults.
 pub const SINGLES: usize = 16;
@@ -38,6 +39,8 @@ pub const READS_MAX: usize = SINGLES + CLUSTERS;
 /// The same of a reader that reads far ahead.
 const FLIGHTS_MAX: usize = SINGLES + FILE_CLUSTERS;
 const _: () = assert!(FLIGHTS_MAX <= u64::BITS as usize);
+/// The most reads that wait for a buffer, without those that reads in flight ask for when they have ended.
+const READS_WAIT_MAX: usize = 32;
 /// Tokens below this are reads.
 pub const TOKEN_OTHER: u64 = 1 << 32;
 
@@ -62,6 +65,8 @@ pub struct Reader<K: Kernel> {
     clusters: usize,
     in_flight: usize,
     pointed: Pointed,
+    /// Reads that wait for a buffer, up to [`READS_WAIT_MAX`], and one for each that was in flight.
+    next: VecDeque<Read>,
     /// [`After::refused`], of up to [`FLIGHTS_MAX`] reads.
     refused: Vec<usize>,
 }
@@ -404,6 +409,7 @@ impl<K: Kernel> Reader<K> {
             clusters,
             in_flight: 0,
             pointed: Pointed::default(),
+            next: VecDeque::with_capacity(READS_WAIT_MAX + FLIGHTS_MAX),
             refused: Vec::with_capacity(FLIGHTS_MAX),
         })
     }
@@ -413,44 +419,49 @@ impl<K: Kernel> Reader<K> {
         self.in_flight
     }
 
-    /// Starts a read, and the reads of the rest of its window. When every buffer is in use, it finishes other reads first. Pages on
-    /// a compressed device are read at once.
-    ///
-    /// (The rest is read in a loop. A recursion overran a handler's stack: a window of 64 scattered pages, each of which called for
-    /// the next one.)
+    /// Whether so many more reads may be started.
+    pub fn has_room(&self, reads: usize) -> bool {
+        self.next.len() + reads <= READS_WAIT_MAX
+    }
+
+    /// Starts a read, and the reads of the rest of its window, as soon as there are buffers for them. Pages on a compressed device
+    /// are read at once. => [`Reader::has_room`]
     pub fn start(&mut self, machine: &Machine<K>, read: Read) {
-        let mut next = Some(read);
-        while let Some(read) = next {
-            next = self.start_one(machine, read);
+        self.queue(read);
+        self.start_next(machine);
+    }
+
+    fn queue(&mut self, read: Read) {
+        if read.op.count as usize > self.cluster_pages {
+            self.deepen(); // there are files, but this thread may not have looked yet
+        }
+        self.next.push_back(read);
+    }
+
+    /// Starts the reads for which there are buffers. One that takes buffers of a cluster comes after all such before it.
+    ///
+    /// (The rest of a window goes by this queue, too. A recursion overran a handler's stack: a window of 64 scattered pages, each
+    /// of which called for the next one.)
+    fn start_next(&mut self, machine: &Machine<K>) {
+        loop {
+            let mut waits = false;
+            let found = self.next.iter().enumerate().find_map(|(i, read)| {
+                let is_single = read.op.count == 1;
+                let flight = if waits && !is_single { None } else { self.free_buffer(read.op.count) };
+                waits |= !is_single && flight.is_none();
+                flight.map(|flight| (i, flight))
+            });
+            let Some((i, flight)) = found else { return };
+            let read = self.next.remove(i).expect("found");
+            if let Some(next) = self.start_one(machine, flight, read) {
+                self.queue(next);
+            }
         }
     }
 
     /// Returns the next read: what the pages that have just arrived ask for, or the next part of the window.
-    fn start_one(&mut self, machine: &Machine<K>, read: Read) -> Option<Read> {
+    fn start_one(&mut self, machine: &Machine<K>, flight: usize, read: Read) -> Option<Read> {
         let op = &read.op;
-        if op.count as usize > self.cluster_pages {
-            self.deepen(); // there are files, but this thread may not have looked yet
-        }
-        // Completions of other kinds are put back only when a buffer is found: while one is there, `wait` would not wait.
-        let mut others = [None; 8];
-        let mut n = 0;
-        let flight = loop {
-            if let Some(free) = self.free_buffer(op.count) {
-                break free;
-            }
-            self.io.wait(None);
-            while let Some(done) = self.io.completion() {
-                if done.token < TOKEN_OTHER {
-                    self.finish(machine, done);
-                } else if n < others.len() {
-                    others[n] = Some(done); // more than these would be repetitions: they only say "look again"
-                    n += 1;
-                }
-            }
-        };
-        for done in others.iter().flatten() {
-            self.io.put_back(*done);
-        }
         if self.parts_of(flight, op.count).any(|(i, pages)| self.buffers.held(i) < pages) {
             self.hold(&mut machine.core.lock(), flight, op.count);
         }
@@ -552,9 +563,9 @@ impl<K: Kernel> Reader<K> {
         unsafe { self.io.read(fd, buffer, len, offset, flight as u64) };
     }
 
-    /// The next part of the window that begins with `op`, unless many reads are in flight.
+    /// The next part of the window that begins with `op`, unless many reads are in flight or wait for their turn.
     fn more(&self, machine: &Machine<K>, op: &PageIn) -> Option<Read> {
-        (self.in_flight < READS_MAX - CLUSTERS).then(|| read_more(machine, op)).flatten()
+        (self.in_flight + self.next.len() < READS_MAX - CLUSTERS).then(|| read_more(machine, op)).flatten()
     }
 
     /// Brings in the pages that pages read in order point to, as many as may be in flight beside reads that a thread waits for.
@@ -601,7 +612,7 @@ impl<K: Kernel> Reader<K> {
         let mut issued = None;
         let issue = |core: &mut Core, next: Read| match self.free_buffer(next.op.count) {
             // with plain I/O the read would happen here, under locks
-            Some(free) if self.io.is_asynchronous() && !next.op.location.is_memory => {
+            Some(free) if self.io.is_asynchronous() && !next.op.location.is_memory && self.next.is_empty() => {
                 self.hold(core, free, next.op.count);
                 self.issue(machine, free, next);
                 self.io.submit();
@@ -623,14 +634,10 @@ impl<K: Kernel> Reader<K> {
             }
         }
         self.taken &= !self.buffers_of(at, op.count);
-        if let Some(next) = next {
-            self.start(machine, next);
+        if let Some(next) = next.or_else(|| issued.and_then(|op| self.more(machine, &op))) {
+            self.queue(next);
         }
-        if let Some(op) = issued
-            && let Some(more) = self.more(machine, &op)
-        {
-            self.start(machine, more);
-        }
+        self.start_next(machine);
     }
 }
 

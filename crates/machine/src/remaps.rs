@@ -51,8 +51,7 @@ impl<K: Kernel> Machine<K> {
 
     /// All of the several calls have been made.
     pub fn end_parts(&self) {
-        let me = K::thread_id();
-        self.map.write().remaps.forget(me);
+        self.map.write().remaps.end_parts(K::thread_id());
     }
 
     /// Adds the call to the list. Returns `false` if a fork is about to happen, or if another thread is moving memory. A hook must
@@ -63,6 +62,9 @@ impl<K: Kernel> Machine<K> {
     /// the pages that had left for those that had come, and lost both.
     fn announce(&self, call: Remap) -> bool {
         let mut map = self.map.write();
+        while let Some(left) = map.remaps.take_left(&call) {
+            self.follow_call(&mut map, left, false);
+        }
         // a thread that is inside another call may go on, because a fork waits for that call
         let forks = self.remap_gate.forks() && !map.remaps.has(call.thread);
         let at_once = !call.moves() || K::mistake(Mistake::MovesAtOnce);
@@ -79,7 +81,8 @@ impl<K: Kernel> Machine<K> {
 
     /// Waits until, as far as is known, no fork is about to happen and nobody moves memory. Then the caller tries to begin again.
     pub fn await_others(&self) {
-        self.remap_gate.wait(MOVES_NS);
+        let is_inside = self.map.read().remaps.has(K::thread_id());
+        self.remap_gate.wait(MOVES_NS, is_inside);
     }
 
     /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves or unmaps memory. When this
@@ -121,15 +124,20 @@ impl<K: Kernel> Machine<K> {
     pub fn end_remap(&self, done: bool) {
         let mut map = self.write_after_call();
         let Some(call) = map.remaps.end(K::thread_id()) else { return };
+        self.follow_call(&mut map, call, done);
+        drop(map);
+        self.catch_up();
+        self.let_fills();
+    }
+
+    /// Follows a call that is not in the list any more. `done`: it was not refused.
+    fn follow_call(&self, map: &mut Space<K>, call: Remap, done: bool) {
         if call.moves() {
             self.remap_gate.end_move();
         }
         if let Some((start, end)) = call.reported {
-            self.follow_unmap(&mut map, start, end, !done && !K::mistake(Mistake::BelievesUnmaps));
+            self.follow_unmap(map, start, end, !done && !K::mistake(Mistake::BelievesUnmaps));
         }
-        drop(map);
-        self.catch_up();
-        self.let_fills();
     }
 
     /// Leaves a new page of a growing mapping to the kernel until the call has returned. When mremap(2) moves a locked mapping and

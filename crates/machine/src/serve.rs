@@ -316,13 +316,13 @@ impl<K: Kernel> Machine<K> {
         (done, error)
     }
 
-    /// As [`Machine::fill_from`], with content that the program is to have back. If it is about to discard any of these pages, none
-    /// is filled.
+    /// As [`Machine::fill_from`], with content that the program is to have back. If it is discarding any of these pages, none is
+    /// filled.
     ///
     /// # Safety
     /// As [`Machine::fill_from`].
     pub(crate) unsafe fn fill_back(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> (u32, Option<Errno>) {
-        if (0..count as usize).any(|i| map.discards.covers(addr + (i << PAGE_SHIFT), K::now_ns)) {
+        if (0..count as usize).any(|i| map.discards.refuse(addr + (i << PAGE_SHIFT), K::now_ns)) {
             return (0, None);
         }
         // SAFETY: the caller's promise.

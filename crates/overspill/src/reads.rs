@@ -283,7 +283,9 @@ pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usiz
         if queue.files.load(Acquire) {
             reader.deepen();
         }
-        while let Some(read) = queue.pop() {
+        while reader.has_room(1)
+            && let Some(read) = queue.pop()
+        {
             reader.start(machine, read);
             any = true;
         }
@@ -303,7 +305,7 @@ pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usiz
         let sleep = if reader.has_buffers() { Linux::UNUSED_NS } else { 1_000_000_000 };
         queue.asleep.store(true, SeqCst);
         // This sees all reads that were pushed before. A thread that pushes later finds `asleep` set, and wakes this thread.
-        if queue.ring.lock().count == 0 {
+        if queue.ring.lock().count == 0 || !reader.has_room(1) {
             reader.io.wait(Some(sleep));
         }
         queue.asleep.store(false, SeqCst);

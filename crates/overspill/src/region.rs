@@ -425,10 +425,11 @@ impl Region {
         let machine = &self.pager.0.shared.machine;
         match machine.config.delivery {
             Delivery::Threads => {
+                let _quiet = Quiet::new();
+                machine.begin_discard(start, start + len);
                 // SAFETY: whole pages of this region, which the caller gives up. Without a lock, because the call waits until a
                 // handler has followed.
                 let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
-                let _quiet = Quiet::new();
                 // (not all of the range: a page may have been read ahead for somebody who uses pages next to it)
                 machine.discard_done(start, start + len);
                 machine.forgotten();

@@ -50,7 +50,9 @@ impl Queue {
         loop {
             let seen = self.pushed.load();
             let mut any = false;
-            while let Some(read) = { self.reads.borrow_mut().pop_front() } {
+            while reader.has_room(1)
+                && let Some(read) = { self.reads.borrow_mut().pop_front() }
+            {
                 reader.start(machine, read);
                 any = true;
             }

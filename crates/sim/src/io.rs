@@ -199,7 +199,4 @@ impl Io for SimIo {
         self.end_due();
         self.done.pop_front()
     }
-    fn put_back(&mut self, done: Done) {
-        self.done.push_back(done);
-    }
 }

@@ -205,9 +205,6 @@ impl Kernel for Sim {
     fn touch(at: usize) -> bool {
         matches!(world().call(Call::KernelRead { at }), Outcome::Ok(_))
     }
-    unsafe fn touch_directly(at: usize) {
-        world().call(Call::Read { at });
-    }
     fn own_page(at: usize) -> bool {
         if Self::mistake(Mistake::WaitsToUnshare) {
             return world().call(Call::Advise { at, len: PAGE, advice: call::Advice::PopulateWrite }) == Outcome::Ok(0);

@@ -20,7 +20,6 @@ use overspill_vm::page::State;
 use overspill_vm::policy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// The first address that programs map.
 const BASE: usize = 1 << 28;
@@ -493,15 +492,14 @@ impl<'a> Thread<'a> {
         self.say(format_args!("{advice:?} {at:x} +{len}"));
         tell(at, len * PAGE, || format!("program's {advice:?} {at:x} +{len}"));
         // (until the call returns, nobody can know the content)
+        self.machine.begin_discard(at, at + len * PAGE);
         let outcome = self.call(Call::Advise { at, len: len * PAGE, advice });
         assert_eq!(outcome, Outcome::Ok(0));
-        if self.machine.map.read().discards.count.load(Relaxed) != 0 {
-            // what the page daemon was about to take stays charged until its next touch, or until the daemon tries it again
-            let (_, busy) = self.absent_and_busy(at, len);
-            self.machine.discard_done(at, at + len * PAGE);
-            let (absent, _) = self.absent_and_busy(at, len);
-            assert!(absent.is_subset(&busy), "discarded and still charged: {absent:x?}; only {busy:x?} were busy");
-        }
+        // what the page daemon was about to take stays charged until its next touch, or until the daemon tries it again
+        let (_, busy) = self.absent_and_busy(at, len);
+        self.machine.discard_done(at, at + len * PAGE);
+        let (absent, _) = self.absent_and_busy(at, len);
+        assert!(absent.is_subset(&busy), "discarded and still charged: {absent:x?}; only {busy:x?} were busy");
         for i in 0..len {
             let page = self.pages.get_mut(&(at + i * PAGE)).expect("its own");
             page.holds = match (advice, page.holds) {

@@ -61,11 +61,16 @@ impl NoPager {
     fn say(&self) {
         let mut line = Packet::new();
         let _ = match self {
-            NoPager::Os(errno) => write!(
-                line,
-                "the pager could not be set up in a forked child (no userfaultfd, swap space or memory for it: error {errno}), so the \
-                 child was ended"
-            ),
+            NoPager::Os(errno) => {
+                let why = match *errno {
+                    libc::ENOENT => "/proc or the swap directory is not there; a chroot needs /proc, too",
+                    libc::EPERM | libc::EACCES => "its user may not use userfaultfd, or not write to the swap directory",
+                    libc::EMFILE => "it may not open more files (ulimit -n)",
+                    libc::ENOMEM => "there is no memory for it, or a limit (ulimit -v, -d) is too low",
+                    _ => "no userfaultfd, swap space or memory for it",
+                };
+                write!(line, "the pager could not be set up in a forked child ({why}: error {errno}), so the child was ended")
+            }
             NoPager::Generations => write!(
                 line,
                 "a child of {ANCESTORS_MAX} generations of forks without an exec forked once more while all of them ran, and more than \

@@ -171,9 +171,8 @@ impl Agent {
     /// Wakes all of the pager's threads. => the helper thread
     pub(super) fn call(&self) {
         let machine = self.machine;
-        machine.host.wake_policy.end_same_cpu();
-        let _ = sys::write(machine.shutdown.event(), &1u64.to_ne_bytes());
         machine.host.wake_policy.call_everyone();
+        let _ = sys::write(machine.shutdown.event(), &1u64.to_ne_bytes());
         machine.ring_daemon();
     }
 

@@ -13,6 +13,10 @@ use overspill_linux::sys::{self, Errno};
 struct Words([u64; WORDS]);
 
 const WORDS: usize = 11;
+/// The kernel wants the whole structure with it.
+const CLONE_INTO_CGROUP: usize = 1 << 33;
+/// The longest structure that the kernel takes, in bytes. What it does not know must be zero.
+const LONGEST: usize = 4096;
 const PIDFD: usize = 1;
 const CHILD_TID: usize = 2;
 const PARENT_TID: usize = 3;
@@ -28,8 +32,8 @@ pub struct Fork {
     flags: usize,
     /// The arguments of `clone`.
     args: [usize; 6],
-    /// Of `clone3`: its structure and the length that the program gave, and the ids that the child should get.
-    words: Option<(Words, usize)>,
+    /// Of `clone3`: its structure, and the ids that the child should get.
+    words: Option<Words>,
     set_tid: [i32; SET_TID_MAX],
     /// Where the program wants the child's id in its own memory, in the child's, and the pidfd; 0: nowhere.
     to_parent: usize,
@@ -66,16 +70,26 @@ impl Fork {
     /// From the arguments of `clone3`. `None` if it shares memory, or if the kernel will refuse it.
     pub fn clone3(at: usize, len: usize) -> Option<(Self, usize)> {
         let mut bytes = [0u8; WORDS * 8];
-        if !(64..=bytes.len()).contains(&len) || !len.is_multiple_of(8) {
+        if !(64..=LONGEST).contains(&len) {
             return None;
         }
-        sys::read_own(at, &mut bytes[..len]).ok()?;
+        let known = len.min(bytes.len());
+        sys::read_own(at, &mut bytes[..known]).ok()?;
+        for at in at + known..at + len {
+            let mut unknown = [0];
+            sys::read_own(at, &mut unknown).ok().filter(|()| unknown == [0])?;
+        }
         let mut words = [0u64; WORDS];
         words.iter_mut().zip(bytes.as_chunks().0).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
         let flags = words[0] as usize;
         let (stack, stack_size) = (core::mem::take(&mut words[STACK]), core::mem::take(&mut words[STACK_SIZE]));
         let ids = words[SET_TID_SIZE] as usize;
-        if flags & libc::CLONE_VM as usize != 0 || (stack == 0) != (stack_size == 0) || ids > SET_TID_MAX {
+        let in_a_cgroup = flags & CLONE_INTO_CGROUP != 0;
+        if in_a_cgroup && len < bytes.len()
+            || flags & libc::CLONE_VM as usize != 0
+            || (stack == 0) != (stack_size == 0)
+            || ids > SET_TID_MAX
+        {
             return None;
         }
         let mut bytes = [0u8; SET_TID_MAX * 4];
@@ -91,7 +105,7 @@ impl Fork {
         let fork = Fork {
             flags,
             args: [0; 6],
-            words: Some((Words(words), len)),
+            words: Some(Words(words)),
             set_tid,
             to_parent: reachable(to(libc::CLONE_PARENT_SETTID, PARENT_TID)),
             to_child: reachable(to(libc::CLONE_CHILD_SETTID, CHILD_TID)),
@@ -128,7 +142,7 @@ impl Fork {
                 // SAFETY: the program's own fork; the kernel writes to `told`.
                 unsafe { sys::syscall6(libc::SYS_clone, a[0], a[1], a[2], a[3], a[4], a[5]) }
             }
-            Some((Words(words), len)) => {
+            Some(Words(words)) => {
                 words[0] = flags as u64;
                 for (word, wanted, at) in [(PARENT_TID, self.to_parent, pid), (PIDFD, self.to_pidfd, pidfd)] {
                     words[word] = if wanted != 0 { at as u64 } else { words[word] };
@@ -137,7 +151,7 @@ impl Fork {
                     words[SET_TID] = self.set_tid.as_ptr() as u64;
                 }
                 // SAFETY: as above; the structure and the ids live over the call.
-                unsafe { sys::syscall6(libc::SYS_clone3, words.as_ptr() as usize, *len, 0, 0, 0, 0) }
+                unsafe { sys::syscall6(libc::SYS_clone3, words.as_ptr() as usize, size_of::<Words>(), 0, 0, 0, 0) }
             }
         }
     }

@@ -157,6 +157,7 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     }
     match advice {
         libc::MADV_DONTNEED => {
+            agent.begin_discard(start, end);
             let r = call();
             agent.discarded(start, end);
             r
@@ -165,6 +166,7 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
             // What the kernel may drop at any time it would also drop from the parking area, without a word. So it is dropped now.
             // (Other memory may be such that MADV_DONTNEED does more than MADV_FREE may.)
             let private = agent.is_in_a_range(start, end);
+            agent.begin_discard(start, end);
             let r = if private { 0 } else { call() };
             let until = advised(nr, &a, r);
             // SAFETY: the program's own call has given up the content of that part.
@@ -187,13 +189,7 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
         MADV_GUARD_INSTALL => {
             let Some(before) = agent.begin_guard(start, end) else { return -(libc::ENOMEM as isize) };
             let r = call();
-            let until = advised(nr, &a, r);
-            if before {
-                agent.not_guarded(until, end);
-            } else {
-                agent.unguarded(until, end);
-            }
-            agent.guarded(start, until);
+            agent.guarded(start, advised(nr, &a, r), end, before);
             r
         }
         MADV_GUARD_REMOVE => {

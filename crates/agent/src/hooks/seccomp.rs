@@ -16,6 +16,7 @@ use super::raw;
 use super::sites::Verdict;
 use crate::agent::Agent;
 use overspill_linux::io::Engine;
+use overspill_linux::mappings::{PAGEMAP_SCAN, PROCMAP_QUERY};
 use overspill_linux::sys;
 
 const SET_MODE_STRICT: usize = 0;
@@ -115,8 +116,9 @@ fn is_mapped(at: usize, len: usize) -> bool {
 
 /// userfaultfd's ioctls: REGISTER, UNREGISTER, WAKE, COPY, MOVE, POISON.
 const IOCTLS: [u64; 6] = [0xC020_AA00, 0x8010_AA01, 0x8010_AA02, 0xC028_AA03, 0xC028_AA05, 0xC020_AA08];
-/// The same: ZEROPAGE, WRITEPROTECT. Without them, guarded pages and pages that are not writable stay in memory.
-const IOCTLS_BORNE: [u64; 2] = [0xC020_AA04, 0xC018_AA06];
+/// The same: ZEROPAGE, WRITEPROTECT, RWPROTECT. Without them, guarded pages and pages that are not writable stay in memory, and
+/// pages in use are found by soft faults. And two of /proc's files, which have slower substitutes.
+const IOCTLS_BORNE: [u64; 5] = [0xC020_AA04, 0xC018_AA06, 0xC018_AA09, PROCMAP_QUERY, PAGEMAP_SCAN];
 
 /// Whether the pager's threads, and the hooks in the program's threads, can work under the filter.
 fn can_live(filter: &[Instruction], engine: Engine) -> bool {
@@ -142,6 +144,15 @@ fn can_live(filter: &[Instruction], engine: Engine) -> bool {
         libc::SYS_exit_group,
     ];
     let borne = [
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+        libc::SYS_pread64,
+        libc::SYS_pselect6,
+        libc::SYS_getcpu,
+        libc::SYS_fdatasync,
+        libc::SYS_fadvise64,
+        libc::SYS_unlinkat,
+        libc::SYS_sendmsg,
         libc::SYS_openat,
         libc::SYS_newfstatat,
         libc::SYS_fstat,
@@ -275,7 +286,17 @@ mod tests {
         let lives = |filter: &[Instruction]| can_live(filter, Engine::Uring);
         assert!(lives(&filter(&[libc::SYS_mount, libc::SYS_ptrace, libc::SYS_execve], kill, ALLOW)));
         assert!(lives(&filter(&[libc::SYS_openat, libc::SYS_prctl], refuse, ALLOW)), "it goes on without these");
-        assert!(!lives(&filter(&[libc::SYS_openat], kill, ALLOW)));
+        // the page daemon would be killed, and threads that wait for its frames would wait for ever
+        for call in [libc::SYS_openat, libc::SYS_getcpu, libc::SYS_pread64] {
+            assert!(lives(&filter(&[call], refuse, ALLOW)) && !lives(&filter(&[call], kill, ALLOW)));
+        }
+        for request in [PROCMAP_QUERY, PAGEMAP_SCAN] {
+            let answers = |answer| {
+                let (is_ioctl, is_this) = (equal(libc::SYS_ioctl as u32, 0, 2), equal(request as u32, 1, 0));
+                [statement(0x20, 0), is_ioctl, statement(0x20, 24), is_this, statement(6, ALLOW), statement(6, answer)]
+            };
+            assert!(lives(&answers(refuse)) && !lives(&answers(kill)));
+        }
         assert!(!lives(&filter(&[libc::SYS_ioctl], refuse, ALLOW)));
         assert!(!lives(&filter(&[libc::SYS_read, libc::SYS_write, libc::SYS_exit_group], ALLOW, kill)));
         let no_pread = filter(&[libc::SYS_pread64], refuse, ALLOW);

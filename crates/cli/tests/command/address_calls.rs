@@ -160,3 +160,33 @@ fn a_program_has_a_userfaultfd_of_its_own() {
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// The kernel announces a discard once for each mapping, and all announcements but one were kept for two seconds. Meanwhile the
+/// pages could not leave: the program went 32 MiB above its budget, and then its touches waited.
+#[test]
+fn a_discard_of_several_mappings_ends() {
+    let Some(r) = case("halves") else { return };
+    assert_eq!(r.stat("over_budget"), 0, "{}", r.stats);
+    assert!(r.stat("pages_out") > 10_000, "{}", r.stats);
+}
+
+/// Memory is taken over piece by piece, and each piece divides its mapping. In a process with as many mappings as the kernel allows
+/// the pieces were refused. Their memory was not counted any more, and stayed as it grew.
+#[test]
+fn a_process_of_too_many_mappings_is_paged() {
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("a number");
+    if most.trim().parse::<u64>().expect("a number") > 80_000 {
+        eprintln!("NOT RUN: a_process_of_too_many_mappings_is_paged: vm.max_map_count is {}, above 80,000", most.trim());
+        return;
+    }
+    let Some(r) = case("crowded") else { return };
+    assert!(r.stat("pages_out") > 10_000, "{}", r.stats);
+}
+
+/// A signal that came when a thread was about to discard memory, and whose handler read it, never came back: what is about to be
+/// discarded was not brought in. The handlers touch memory that is out.
+#[test]
+fn a_signal_handler_reads_what_is_being_discarded() {
+    let Some(r) = case("interrupted") else { return };
+    assert!(r.stat("pages_out") > 1000, "{}", r.stats);
+}

@@ -49,6 +49,25 @@ fn the_pagers_threads_give_up_what_the_program_gives_up() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A sandbox allows no more open files, which limits poll(2), too. The pager's threads did not see any message, so the next fault
+/// waited for ever; and with fewer than ten files its control thread did not sleep.
+#[test]
+fn a_program_that_may_open_no_files_is_paged() {
+    if !able() {
+        return;
+    }
+    let dir = place("no-files");
+    let program = build(&dir, "gives_up.c");
+    for engine in ["io_uring", "psync"] {
+        let options = ["--memory", "16M", "--swap", &swap_option(&dir, ""), "--engine", engine];
+        let r = run(&dir, &options, None, &program, &["files"]);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{engine}: {:?}", r.output);
+        assert!(r.stat("pages_in") > 1000, "{engine}: {}", r.stats);
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A seccomp filter for all threads was put on the pager's as well, and killed them. A filter for the only thread left them out, so
 /// the sandbox had a way out. Now threads that can work under the filter get it (above). Otherwise the pager ends if nothing is
 /// paged yet, and later the program is stopped.

@@ -132,6 +132,30 @@ fn after_a_refused_call_only_what_is_not_mapped_is_given_up() {
     }
 }
 
+/// The kernel put guard pages into a part of the range, and refused the rest. The whole range was kept as it was for two seconds:
+/// threads that touched a page in the rest read it from the device again and again.
+#[test]
+fn guard_pages_that_are_refused_in_part_are_done() {
+    let Some((machine, base)) = machine("guards-in-part") else { return };
+    let range = Range { start: base, end: base + 3 * LEN, origin: base, ..Range::of_program(Flags::NONE) };
+    {
+        let mut map = machine.map.write();
+        map.origins[0] = base;
+        machine.manage(&mut map, range);
+    }
+    for before in [false, true] {
+        assert_eq!(machine.begin_guard(base, base + 3 * LEN), Some(before));
+        assert!(machine.map.read().discards.covers(base + 2 * LEN, sys::now_ns));
+        machine.guarded(base, base + LEN, base + 3 * LEN, before);
+        let map = machine.map.read();
+        assert!(map.discards.is_empty(sys::now_ns));
+        let guards = [0, 1, 2].map(|i| map.ranges.find(base + i * LEN).is_some_and(|range| range.flags.has(Flags::GUARDED)));
+        assert_eq!(guards, [true, before, before]);
+    }
+    // SAFETY: nobody uses it any more.
+    unsafe { area::unmap(base as *mut u8, 3 * LEN) };
+}
+
 /// The last pages of the budget are for soft faults. If the page daemon took them for room, it would sleep though nothing can be
 /// evicted, and a first touch would wait for ever.
 #[test]

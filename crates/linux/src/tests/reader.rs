@@ -9,7 +9,7 @@ use crate::kernel::Linux;
 use crate::lock::times_taken;
 use crate::machine::{Delivery, Machine, Served};
 use crate::ranges::{Flags, Range};
-use crate::reader::Reader;
+use crate::reader::{CLUSTERS, Reader};
 use crate::sys;
 use overspill_machine::handler::Handler;
 use overspill_machine::kernel::{Io as _, Uffd as _};
@@ -84,6 +84,40 @@ fn a_page_that_arrives_while_a_call_is_under_way_is_read_once() {
     // SAFETY: the page is there, and nobody writes it.
     assert_eq!(unsafe { *(base as *const [u8; PAGE_SIZE]) }, [7; PAGE_SIZE]);
     assert_eq!(machine.status.counters.pages_in.get(), 1);
+}
+
+/// A handler whose buffers were all in use finished other reads before it did anything else. And the buffer of a window that had
+/// ended was taken by the next one, if its reader was there already: a window that waited for a buffer waited until no reader did.
+#[test]
+fn who_waits_for_a_buffer_comes_before_the_next_windows() {
+    let Some((machine, base)) = machine("waits-for-a-buffer") else { return };
+    let range = paged_out(&machine, base);
+    let window = |first: usize| {
+        let map = machine.map.read();
+        let page = range.page(base + first * PAGE_SIZE);
+        let op = machine.core.lock().vm.prefetch(page, 2, range.bounds());
+        map.read_of(op.expect("two pages that are out"))
+    };
+    let out = || {
+        let core = machine.core.lock();
+        let is_out = |i: &usize| core.vm.page(range.page(base + i * PAGE_SIZE)).state() == State::PagedOut;
+        (0..12).step_by(2).filter(is_out).collect::<Vec<_>>()
+    };
+    let mut reader = Reader::new(Engine::Psync, 2).expect("a reader");
+    [0, 4, 6].into_iter().for_each(|first| reader.start(&machine, window(first)));
+    assert_eq!(reader.in_flight(), CLUSTERS);
+    assert!(matches!(machine.serve(base + PAGE_SIZE, 0), Served::Busy), "its reader waits");
+    reader.start(&machine, window(8));
+    assert_eq!((reader.in_flight(), out()), (CLUSTERS, vec![0, 2, 4, 6, 8, 10]), "who starts it does not wait");
+    let mut order = Vec::new();
+    while let Some(done) = reader.io.completion() {
+        let before = out();
+        reader.finish(&machine, done);
+        order.extend(before.iter().filter(|i| !out().contains(i)));
+    }
+    assert_eq!((order, out()), (vec![0, 4, 6, 8, 2], vec![10]));
+    // SAFETY: nobody uses it any more.
+    unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }
 
 /// A fault that reads took `core` six times and `map` four times, because the machine asked the core for one fact after the other.

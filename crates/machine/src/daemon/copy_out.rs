@@ -216,8 +216,14 @@ impl<K: Kernel, S> Daemon<K, S> {
             // SAFETY: the page is busy and was copied, and nobody can have written to it since.
             let discarded = if calm { unsafe { K::discard_of_program(at, step) } } else { Err(errno::EAGAIN) };
             self.locked_seen |= discarded == Err(errno::EINVAL);
-            if discarded.is_err() && K::is_resident(at) {
-                taken[(at - addr) / PAGE_SIZE].result = Parked::Refused;
+            if let Err(e) = discarded {
+                let result = &mut taken[(at - addr) / PAGE_SIZE].result;
+                match K::is_resident(at) {
+                    true => *result = Parked::Refused,
+                    // The program has discarded it, which was taken for this discard, and locked it since.
+                    false if e == errno::EINVAL => *result = Parked::Absent,
+                    false => {}
+                }
             }
         }
         machine.discards_own.store(false, SeqCst);

@@ -174,7 +174,7 @@ impl<K: Kernel, S> Daemon<K, S> {
 
     /// Drops from the batch the pages that must not be moved, if there can be such.
     fn weed(&mut self, machine: &Machine<K>, map: &Space<K>) {
-        if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() || !map.backlog.is_empty() {
+        if !map.discards.is_empty(K::now_ns) || !map.remaps.is_empty() || !map.backlog.is_empty() {
             self.weed_batch(machine, map, 0);
         }
     }

@@ -42,9 +42,12 @@ impl<W: Futex> RemapGate<W> {
         self.moves.store(0, Relaxed);
         self.moves.wake(i32::MAX as u32);
     }
-    /// Waits until no fork is about to happen and no thread moves memory; for the latter at most `ns` nanoseconds.
-    pub(crate) fn wait(&self, ns: u64) {
-        self.forks.wait(1);
+    /// Waits until no fork is about to happen and no thread moves memory; for the latter at most `ns` nanoseconds. `is_inside`: not
+    /// for a fork, which waits for the calling thread.
+    pub(crate) fn wait(&self, ns: u64, is_inside: bool) {
+        if !is_inside {
+            self.forks.wait(1);
+        }
         self.moves.wait_for(1, Limit::Tick(ns));
     }
     /// In a copy of the machine: as in the original.

@@ -39,28 +39,41 @@ impl Remap {
     }
 }
 
-/// Hardly more threads are in such calls at a time. A thread that jumps out of its call, from a signal handler, leaves it here
-/// until its next one.
+/// Hardly more threads are in such calls at a time.
 const REMAPS_MAX: usize = 4096;
+
+/// A call that began so long before another of the same thread, in nanoseconds, was left by a jump out of a signal handler.
+pub(super) const LEFT_NS: u64 = 1_000_000_000;
 
 impl Remaps {
     /// None.
     pub fn new() -> Self {
         Remaps { calls: Vec::with_capacity(REMAPS_MAX) }
     }
-    /// A call begins.
+    /// A call begins. The thread may be in others: this one is a part of it, or a signal handler makes it.
     pub(crate) fn begin(&mut self, call: Remap) {
-        // the thread is in no other call, except one that this may be a part of
-        self.calls.retain(|other| other.thread != call.thread || other.parts && !call.parts);
         if self.calls.len() == REMAPS_MAX {
             self.calls.remove(0);
         }
         self.calls.push(call);
     }
-    /// The call has ended. Returns it.
+    /// Removes and returns a call that the thread has left by a long jump, as far as can be told from the next one.
+    pub(crate) fn take_left(&mut self, next: &Remap) -> Option<Remap> {
+        let is_its = |call: &Remap| call.thread == next.thread && (!call.parts || next.parts);
+        let is_left = |call: &Remap| is_its(call) && next.since.saturating_sub(call.since) > LEFT_NS;
+        let at = self.calls.iter().position(is_left)?;
+        Some(self.calls.remove(at))
+    }
+    /// The call has ended. Returns it: the thread's last one.
     pub(crate) fn end(&mut self, thread: u32) -> Option<Remap> {
-        let at = self.calls.iter().position(|call| call.thread == thread && !call.parts)?;
-        Some(self.calls.swap_remove(at))
+        let at = self.calls.iter().rposition(|call| call.thread == thread && !call.parts)?;
+        Some(self.calls.remove(at))
+    }
+    /// The call that consists of several has ended.
+    pub(crate) fn end_parts(&mut self, thread: u32) {
+        if let Some(at) = self.calls.iter().rposition(|call| call.thread == thread && call.parts) {
+            self.calls.remove(at);
+        }
     }
     /// Whether threads other than this one are in such calls, and their ends must be waited for.
     pub(crate) fn others(&self, thread: u32) -> bool {
@@ -91,7 +104,7 @@ impl Remaps {
     /// Whether `thread` has begun a call by which a mapping may grow to include `addr`. `known`: something else is known to be
     /// there, or was before.
     pub(crate) fn grows(&self, addr: usize, thread: u32, known: bool) -> bool {
-        self.calls.iter().find(|call| call.thread == thread && call.grows > 0).is_some_and(|call| {
+        self.calls.iter().rfind(|call| call.thread == thread && call.grows > 0).is_some_and(|call| {
             let (_, end) = call.ranges[1];
             if end == 0 { !known } else { (end - call.grows..end).contains(&addr) }
         })
@@ -103,10 +116,6 @@ impl Remaps {
     /// Whether a call of this thread's is under way.
     pub(crate) fn has(&self, thread: u32) -> bool {
         self.calls.iter().any(|call| call.thread == thread)
-    }
-    /// Removes all calls of this thread, whatever was reported of them.
-    pub(crate) fn forget(&mut self, thread: u32) {
-        self.calls.retain(|call| call.thread != thread);
     }
     /// Stops waiting for the ends of other threads' calls.
     pub(crate) fn give_up_others(&mut self, thread: u32) {
@@ -129,5 +138,45 @@ impl Remaps {
 impl Default for Remaps {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: (usize, usize) = (0, 0);
+
+    /// A signal came when a thread was in munmap, and its handler unmapped something else. The thread's own call was forgotten,
+    /// with the report of its unmapping: its frames stayed charged for ever.
+    #[test]
+    fn a_call_of_a_signal_handler_leaves_the_outer_one_alone() {
+        let mut remaps = Remaps::new();
+        let call = |start, since| Remap::new(7, [NOTHING, (start, start + 1)], 0, false, since);
+        remaps.begin(call(10, 0));
+        assert!(remaps.put_aside(10, 11));
+        remaps.begin(call(20, 5));
+        assert!(remaps.put_aside(20, 21) && remaps.covers(10));
+        let end = |remaps: &mut Remaps| remaps.end(7).and_then(|call| call.reported);
+        assert_eq!([end(&mut remaps), end(&mut remaps), end(&mut remaps)], [Some((20, 21)), Some((10, 11)), None]);
+        // the handler jumps out of it
+        remaps.begin(call(10, 0));
+        assert!(remaps.put_aside(10, 11));
+        let mut left = |thread, now| {
+            let next = Remap::new(thread, [NOTHING; 2], 0, false, now);
+            remaps.take_left(&next).and_then(|call| call.reported)
+        };
+        assert_eq!([left(7, LEFT_NS), left(8, LEFT_NS + 1), left(7, LEFT_NS + 1)], [None, None, Some((10, 11))]);
+        assert!(remaps.is_empty());
+    }
+
+    #[test]
+    fn the_parts_of_a_call_end_before_it() {
+        let mut remaps = Remaps::new();
+        remaps.begin(Remap::new(7, [NOTHING; 2], 0, true, 0));
+        remaps.begin(Remap::new(7, [NOTHING, (10, 11)], 0, false, 0));
+        assert!(remaps.end(7).is_some() && remaps.end(7).is_none() && remaps.has(7));
+        remaps.end_parts(7);
+        assert!(remaps.is_empty());
     }
 }

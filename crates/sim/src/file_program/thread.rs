@@ -411,6 +411,9 @@ impl<'a> FileThread<'a> {
         self.files.given_up.add(1);
         self.files.given_up.wake(1);
         let mut map = self.files.is_in_thread().then(|| machine.map.write());
+        if map.is_none() {
+            machine.begin_discard(start, end);
+        }
         assert_eq!(self.files.world.call(advise), Outcome::Ok(0));
         self.files.world.forget_used(start, end);
         match &mut map {

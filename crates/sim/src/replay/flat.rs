@@ -241,9 +241,6 @@ impl kernel::Io for FlatIo {
     fn completion(&mut self) -> Option<Done> {
         self.0.pop_front()
     }
-    fn put_back(&mut self, done: Done) {
-        self.0.push_front(done);
-    }
 }
 
 /// A block device of this many bytes.
@@ -385,9 +382,6 @@ impl Kernel for Flat {
         never()
     }
     fn touch(_: usize) -> bool {
-        never()
-    }
-    unsafe fn touch_directly(_: usize) {
         never()
     }
     fn own_page(_: usize) -> bool {
