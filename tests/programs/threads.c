@@ -131,10 +131,36 @@ static void above(void) {
         if (stack[STACK + i] != 7) puts("other content"), exit(1);
 }
 
+enum { DISCARDERS = 160, PIECE = 64 * PAGE };
+static unsigned char *pieces;
+static pthread_barrier_t together;
+
+static void *discards(void *argument) {
+    unsigned char *piece = pieces + (long)argument * PIECE;
+    for (int round = 1; round < 5; round++) {
+        for (long i = 0; i < PIECE; i += PAGE) piece[i] = round;
+        for (long i = 0; i < PIECE; i += PAGE) if (piece[i] != round) puts("other content"), exit(1);
+        pthread_barrier_wait(&together);
+        madvise(piece, PIECE, MADV_DONTNEED);
+        for (long i = 0; i < PIECE; i += PAGE) if (piece[i]) not_zero = 1;
+    }
+    return 0;
+}
+
+/* many threads discard memory at the same time, and use it again at once */
+static void at_once(void) {
+    pthread_t threads[DISCARDERS];
+    pieces = map((long)DISCARDERS * PIECE);
+    pthread_barrier_init(&together, 0, DISCARDERS);
+    for (long i = 0; i < DISCARDERS; i++) if (pthread_create(&threads[i], 0, discards, (void *)i)) perror("a thread"), exit(1);
+    for (int i = 0; i < DISCARDERS; i++) pthread_join(threads[i], 0);
+}
+
 int main(int argc, char **argv) {
     alarm(250);
     if (argc == 3 && strcmp(argv[1], "many") == 0) many(atoi(argv[2]));
     else if (argc == 2 && strcmp(argv[1], "above") == 0) above();
+    else if (argc == 2 && strcmp(argv[1], "discards") == 0) at_once();
     else ends();
     puts(not_zero ? "not zero" : "all right");
     return 0;

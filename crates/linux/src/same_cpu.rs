@@ -316,17 +316,13 @@ impl Candidate {
         }
         if on && policy.same_cpu.ordinary.load(Acquire) && !policy.same_cpu.daemon_works.load(Acquire) {
             policy.same_cpu.ordinary.store(false, Release);
-            sys::give_way(0, true);
+            on = self.gives_way(policy);
         }
         if on == self.on {
             return false;
         }
-        self.on = on;
-        if on {
-            sys::give_way(0, true);
-            if policy.same_cpu.handler.load(Acquire) != self.handler {
-                sys::give_way(0, false); // it was ended meanwhile
-            }
+        self.on = on && self.gives_way(policy);
+        if self.on {
             self.follow(policy);
         } else {
             policy.end(false);
@@ -336,7 +332,17 @@ impl Candidate {
                 sys::set_affinity(anywhere);
             }
         }
-        on
+        self.on
+    }
+
+    /// Gives way to other threads, unless it was ended meanwhile: then nobody watches. Returns whether it does.
+    fn gives_way(&self, policy: &WakePolicy) -> bool {
+        sys::give_way(0, true);
+        let is_it = policy.same_cpu.handler.load(Acquire) == self.handler;
+        if !is_it {
+            sys::give_way(0, false);
+        }
+        is_it
     }
 
     /// Notes that all work was done, and whether the next message had come already.

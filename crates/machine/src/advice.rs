@@ -28,7 +28,7 @@ impl<K: Kernel> Machine<K> {
                 return None;
             }
             let now = K::now_ns();
-            map.discards.begin(K::thread_id(), start, end, now);
+            map.discards.begin(K::thread_id(), start, end, now, Self::lives);
             map.discards.report(start, end, now);
         }
         Some(before)
@@ -134,8 +134,12 @@ impl<K: Kernel> Machine<K> {
     /// The calling thread is about to discard a range by a call that the kernel reports: [`Machine::discard_done`] must follow.
     pub fn begin_discard(&self, start: usize, end: usize) {
         if self.map.read().ranges.overlap(start, end, Kind::Managed).is_some() {
-            self.map.write().discards.begin(K::thread_id(), start, end, K::now_ns());
+            self.map.write().discards.begin(K::thread_id(), start, end, K::now_ns(), Self::lives);
         }
+    }
+
+    fn lives(thread: u32) -> bool {
+        K::thread_cpu_ns(thread).is_some()
     }
 
     /// The call has returned. If the kernel has told of it, mapped pages were left to the call; what is absent now is given up, so
@@ -145,7 +149,7 @@ impl<K: Kernel> Machine<K> {
         {
             // (under the lock: whoever has read the report may still be following it)
             let discards = &self.map.read().discards;
-            if !discards.has_others() && !discards.has(thread) {
+            if !discards.has(thread) && !discards.has_others(K::now_ns()) {
                 return;
             }
         }

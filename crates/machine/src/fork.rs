@@ -27,7 +27,6 @@ use crate::machine::{Core, Machine, Parts};
 use crate::ranges::{Flags, Kind};
 use crate::space::Space;
 use crate::space::backlog::Work;
-use crate::space::discards::Discards;
 use core::sync::atomic::Ordering::*;
 use overspill_vm::types::DeviceId;
 
@@ -283,7 +282,7 @@ impl<K: Kernel> Frozen<'_, K> {
         self.core.uncharge_buffers(buffers);
         self.core.vm.count_afresh();
         self.core.load.forked();
-        self.map.discards = Discards::new();
+        self.map.discards.clear();
     }
 
     /// In the child: replaces the parent's userfaultfds by the child's own, and makes the parent's devices read-only. The old

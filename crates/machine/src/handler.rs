@@ -8,15 +8,19 @@ use crate::machine::Machine;
 use crate::reader::{Reader, TOKEN_OTHER};
 use crate::serve::Served;
 
-/// Faults that wait for a frame or for their thread's turn, per handler. A handler with almost that many reads no more messages
-/// until some are served.
-const DEFERRED_MAX: usize = 64;
+/// Faults that wait for a frame, for their thread's turn, or for a call to be reported, per handler. A handler with almost that
+/// many reads no more messages until some are served. (It should be more than there are threads: the kernel gives reports of calls
+/// only when all faults have been read. With 64, and 160 threads that discarded memory and touched it again, there was always a
+/// fault to be read, and fills were refused for half a minute and more.)
+const DEFERRED_MAX: usize = 1024;
+/// With more of them no fault is held back for its thread's turn.
+const HELD_MAX: usize = 32;
 /// How soon a handler tries a waiting fault again, in nanoseconds: at first, and at most. The delay doubles each time. (A constant
 /// 200 us cost minutes on a busy machine: docs/decisions/0018.)
 const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
 
-/// How many times in a row a handler tries a fault again whose fill the kernel has refused, before it has the thread look again:
-/// for some 100 us. The kernel refuses fills until the thread whose report was read has run again. That thread may need this CPU.
+/// How many times in a row a handler tries a fault again whose fill the kernel has refused, before it sleeps: for some 100 us. The
+/// kernel refuses fills until the thread whose report was read has run again. That thread may need this CPU.
 const REFUSALS_MAX: u32 = 64;
 
 /// The state of one handler thread.
@@ -31,6 +35,8 @@ pub struct Handler<K: Kernel> {
     /// The kernel has refused to fill a page since the waiting faults were last tried, and how many times in a row it had.
     refused: bool,
     refusals: u32,
+    /// As `refused`, also if it is not to be tried again at once.
+    is_refusing: bool,
 }
 
 impl<K: Kernel> Handler<K> {
@@ -48,6 +54,7 @@ impl<K: Kernel> Handler<K> {
             follows: false,
             refused: false,
             refusals: 0,
+            is_refusing: false,
         })
     }
 
@@ -94,7 +101,7 @@ impl<K: Kernel> Handler<K> {
     /// Tries once more to serve the waiting faults.
     pub fn retry(&mut self, machine: &Machine<K>) {
         self.refusals = if self.is_refused() { self.refusals + 1 } else { 0 };
-        self.refused = false;
+        (self.refused, self.is_refusing) = (false, false);
         while self.waiting < DEFERRED_MAX
             && let Some(addr) = self.reader.refused()
         {
@@ -103,12 +110,13 @@ impl<K: Kernel> Handler<K> {
         let retry = core::mem::take(&mut self.waiting);
         for i in 0..retry {
             let (addr, tid) = self.deferred[i];
-            match self.reader.has_room(1) {
+            // (what the kernel refuses for one, it refuses for all)
+            match self.reader.has_room(1) && !self.is_refusing {
                 true => _ = self.serve(machine, addr, tid),
                 false => self.defer(addr, tid),
             }
         }
-        let longer = self.waiting > 0 && self.waiting == retry;
+        let longer = self.waiting > 0 && self.waiting == retry && !self.is_refusing;
         self.patience = if longer { (self.patience * 2).min(*RETRY_NS.end()) } else { *RETRY_NS.start() };
     }
 
@@ -134,15 +142,15 @@ impl<K: Kernel> Handler<K> {
 
     fn serve(&mut self, machine: &Machine<K>, addr: usize, tid: u32) -> Served {
         // with many faults held back there would be no room for messages of other threads: then no fault is held back
-        let served = machine.serve(addr, if self.waiting < DEFERRED_MAX / 2 { tid } else { 0 });
+        let served = machine.serve(addr, if self.waiting < HELD_MAX { tid } else { 0 });
         match served {
             Served::Done | Served::Busy | Served::Lost => {}
             Served::Held => self.defer(addr, tid),
-            Served::Refused if self.refusals < REFUSALS_MAX => {
-                self.refused = true;
+            Served::Refused => {
+                self.is_refusing = true;
+                self.refused |= self.refusals < REFUSALS_MAX;
                 self.defer(addr, tid);
             }
-            Served::Refused => machine.wake_any(addr),
             Served::Read(read) | Served::DoneReadAhead(read) => self.reader.start(machine, read),
             Served::NoMemory => {
                 machine.status.counters.throttled_faults.add(1);

@@ -8,12 +8,9 @@
 use crate::agent::{self, Agent};
 use overspill_linux::sys;
 
-/// Bytes of glibc's thread descriptor, from the thread pointer on, that the kernel may read when a thread ends (tid, robust list),
-/// rounded up.
-const DESCRIPTOR_BYTES: usize = 0x700;
-/// With these its length, which differs between versions of glibc. It ends with its stack, at the end of a page.
-const DESCRIPTOR_REST: usize = 0x300;
-const PAGE: usize = 4096;
+/// Bytes of glibc's thread descriptor, from the thread pointer on, that the kernel or an ending thread may read (tid, robust list,
+/// rseq), rounded up. (The last of them may lie above its stack.)
+const DESCRIPTOR_BYTES: usize = 0xA00;
 /// Bytes of a `struct robust_list_head`.
 const ROBUST_HEAD_BYTES: usize = 24;
 
@@ -45,19 +42,12 @@ impl CloneArgs {
     pub fn of_clone(a: &[usize; 6]) -> Self {
         CloneArgs { flags: a[0] as u64, child_tid: a[3] as u64, tls: a[4] as u64, ..CloneArgs::default() }
     }
-    /// Where the thread's descriptor begins, and how far it may reach, but not into another page than it needs.
-    fn descriptor(&self) -> (usize, usize) {
-        let end = (self.tls as usize).saturating_add(DESCRIPTOR_BYTES);
-        let rest = end.wrapping_neg() % PAGE;
-        (self.tls as usize, DESCRIPTOR_BYTES + rest.min(DESCRIPTOR_REST))
-    }
 }
 
 /// To be called before a thread or process is made that shares this memory.
 pub fn begins(agent: &'static Agent, args: &CloneArgs) {
     if args.flags & libc::CLONE_SETTLS as u64 != 0 {
-        let (start, len) = args.descriptor();
-        agent.wire(start, len);
+        agent.wire(args.tls as usize, DESCRIPTOR_BYTES);
     }
     if args.flags & libc::CLONE_CHILD_CLEARTID as u64 != 0 {
         agent.wire(args.child_tid as usize, size_of::<u32>());
@@ -106,19 +96,3 @@ pub fn count(agent: &Agent, nr: i32, a: [usize; 6]) -> isize {
 }
 
 const _: () = assert!(size_of::<CloneArgs>() == 64);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The page above the stack was wired, too. If it was out and not accessible, the program was killed.
-    #[test]
-    fn a_descriptor_ends_with_its_stack() {
-        let of = |tls| CloneArgs { tls, ..CloneArgs::default() }.descriptor();
-        let top = 0x7F6B_1E3E_7000; // glibc 2.36, whose descriptor has 0x940 bytes
-        assert_eq!(of(top - 0x940), (0x7F6B_1E3E_66C0, 0x940));
-        assert_eq!(of(top - 0x1000), (0x7F6B_1E3E_6000, 0xA00), "of another libc");
-        assert_eq!(of(top - 0x700).1, 0x700);
-        assert_eq!(of(top - 0x100).1, 0xA00, "it is in two pages");
-    }
-}

@@ -30,7 +30,7 @@ struct Call {
     end: usize,
     /// When it began, in nanoseconds.
     since: u64,
-    /// When the kernel announced it last; 0: not yet.
+    /// When the kernel first announced it; 0: not yet.
     reported: u64,
 }
 
@@ -59,14 +59,27 @@ impl Discards {
         self.calls.is_empty() && (self.until == 0 || self.until <= now())
     }
 
-    /// Whether the kernel has announced a discard that belongs to no hooked call.
-    pub(crate) fn has_others(&self) -> bool {
-        self.until != 0
+    /// Whether the kernel has announced a discard, not long ago, that belongs to no hooked call.
+    pub(crate) fn has_others(&self, now: u64) -> bool {
+        now < self.until
     }
 
-    /// A hooked call begins. The thread may be in others: this one is a signal handler's.
-    pub(crate) fn begin(&mut self, thread: u32, start: usize, end: usize, now: u64) {
-        self.calls.retain(|call| call.thread != thread || now.saturating_sub(call.since) <= LEFT_NS);
+    /// Forgets all of them: their threads do not exist here.
+    pub(crate) fn clear(&mut self) {
+        self.calls.clear();
+        (self.others, self.until) = ([(0, 0, 0); OTHERS_MAX], 0);
+    }
+
+    /// A hooked call begins. The thread may be in others: this one is a signal handler's. But one that began long ago was left by a
+    /// long jump, or its thread has ended; from now on it counts as one that is not hooked.
+    pub(crate) fn begin(&mut self, thread: u32, start: usize, end: usize, now: u64, lives: impl Fn(u32) -> bool) {
+        let is_left = |call: &Call| now.saturating_sub(call.since) > LEFT_NS && (call.thread == thread || !lives(call.thread));
+        while let Some(at) = self.calls.iter().position(is_left) {
+            let left = self.calls.remove(at);
+            if left.reported != 0 {
+                self.add(left.start, left.end, now);
+            }
+        }
         if self.calls.len() < CALLS_MAX {
             self.calls.push(Call { thread, start, end, since: now, reported: 0 });
         }
@@ -94,7 +107,8 @@ impl Discards {
     pub(crate) fn report(&mut self, start: usize, end: usize, now: u64) {
         let mut known = false;
         for call in self.calls.iter_mut().filter(|call| call.start <= start && end <= call.end) {
-            (call.reported, known) = (now, true);
+            call.reported = if call.reported == 0 { now } else { call.reported };
+            known = true;
         }
         if !known {
             self.add(start, end, now);
@@ -154,9 +168,14 @@ mod tests {
         let page = |i: usize| (i * 0x9E37 % many) * 2 * P;
         (0..many).for_each(|i| discards.report(page(i), page(i) + P, 0));
         assert!((0..many).all(|i| discards.covers(page(i), || 1) && !discards.covers(page(i), || DISCARD_NS)));
-        assert!(discards.has_others() && !discards.is_empty(|| 1) && discards.is_empty(|| DISCARD_NS));
+        assert!(
+            discards.has_others(1)
+                && !discards.has_others(DISCARD_NS)
+                && !discards.is_empty(|| 1)
+                && discards.is_empty(|| DISCARD_NS)
+        );
         discards.end_other(0, 2 * many * P);
-        assert!(!discards.has_others());
+        assert!(!discards.has_others(1));
     }
 
     /// A thread got no CPU for more than two seconds between the announcement and the discard. Its pages were parked meanwhile, and
@@ -166,8 +185,8 @@ mod tests {
     fn a_hooked_discard_lasts_until_its_call_returns() {
         let mut discards = Discards::new();
         let covers = |discards: &Discards, pages: [usize; 3]| pages.map(|i| discards.covers(i * P, || LATE));
-        discards.begin(7, 0, 4 * P, 1);
-        discards.begin(8, 3 * P, 6 * P, 1);
+        discards.begin(7, 0, 4 * P, 1, |_| true);
+        discards.begin(8, 3 * P, 6 * P, 1, |_| true);
         for mapping in [0, 1, 2] {
             discards.report(mapping * P, (mapping + 1) * P, 1);
         }
@@ -175,9 +194,9 @@ mod tests {
         assert_eq!(discards.end(7, 0, 4 * P), Some(true));
         assert_eq!(covers(&discards, [0, 3, 5]), [false, true, true]);
         assert_eq!(discards.end(8, 3 * P, 6 * P), Some(false), "it was of memory that is not managed");
-        assert!(discards.is_empty(|| 1) && !discards.has_others());
+        assert!(discards.is_empty(|| 1));
         // one more than there is room for
-        (0..=CALLS_MAX).for_each(|i| discards.begin(i as u32, i * P, (i + 1) * P, 1));
+        (0..=CALLS_MAX).for_each(|i| discards.begin(i as u32, i * P, (i + 1) * P, 1, |_| true));
         (0..=CALLS_MAX).for_each(|i| discards.report(i * P, (i + 1) * P, 1));
         assert!((0..=CALLS_MAX).all(|i| discards.covers(i * P, || 2)));
         assert_eq!([0, CALLS_MAX].map(|i| discards.end(i as u32, i * P, (i + 1) * P)), [Some(true), None]);
@@ -188,18 +207,25 @@ mod tests {
     #[test]
     fn a_thread_can_read_what_it_is_about_to_discard() {
         let mut discards = Discards::new();
-        discards.begin(7, 0, 4 * P, 1);
+        discards.begin(7, 0, 4 * P, 1, |_| true);
         assert!(discards.covers(P, || 2) && !discards.refuse(P, || 2));
-        // the handler discards something, too
-        discards.begin(7, 0, P, 2);
-        discards.report(0, P, 2);
-        assert!(discards.refuse(0, || 3) && discards.end(7, 0, P) == Some(true));
+        // the handler discards something elsewhere, too
+        discards.begin(7, 8 * P, 9 * P, 2, |_| true);
+        discards.report(8 * P, 9 * P, 2);
+        assert!(discards.refuse(8 * P, || 3) && !discards.refuse(P, || 3) && discards.end(7, 8 * P, 9 * P) == Some(true));
         discards.report(0, 4 * P, 3);
+        discards.report(0, P, 9); // another thread's, within: it does not make the whole wait for longer
         assert!(discards.refuse(P, || 4) && !discards.refuse(P, || 3 + DISCARD_NS) && discards.covers(P, || LATE));
         assert_eq!(discards.end(7, 0, 4 * P), Some(true));
         // the handler jumps out of it
-        discards.begin(7, 0, 4 * P, 10);
-        discards.begin(7, 8 * P, 9 * P, 11 + LEFT_NS);
-        assert!(!discards.covers(P, || LATE) && discards.covers(8 * P, || LATE));
+        discards.begin(7, 0, 4 * P, 10, |_| true);
+        discards.report(0, 4 * P, 10);
+        discards.begin(6, 5 * P, 6 * P, 10, |_| true);
+        let later = 11 + LEFT_NS;
+        discards.begin(7, 8 * P, 9 * P, later, |thread| thread != 6);
+        assert_eq!([0, 5, 8].map(|i| discards.covers(i * P, || later + DISCARD_NS)), [false, false, true]);
+        assert!(discards.covers(0, || later) && discards.has_others(later), "as one that is not hooked");
+        discards.clear();
+        assert!(discards.is_empty(|| later));
     }
 }
