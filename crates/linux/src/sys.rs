@@ -415,8 +415,7 @@ pub fn is_readable(fd: i32) -> bool {
 
 /// Waits until one of them can be read, at most so long. Those have `revents` then. Descriptors below zero are ignored.
 pub fn poll(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) {
-    const NS: u64 = 1_000_000_000;
-    let timeout = timeout_ns.map(|ns| libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 });
+    let timeout = timeout_ns.map(timespec);
     let timeout = timeout.as_ref().map_or(core::ptr::null(), |timeout| timeout as *const libc::timespec);
     // SAFETY: the array and the timeout live over the call.
     if unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, 0, 8) } != Err(libc::EINVAL) {
@@ -564,6 +563,10 @@ pub fn find_clock() {
     VDSO_CLOCK.store(found, Relaxed);
 }
 
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
 fn ns(t: libc::timespec) -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
@@ -594,7 +597,7 @@ pub fn futex_wait_shared(word: &core::sync::atomic::AtomicU32, expected: u32, ti
 }
 
 fn futex_wait_with(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: u64, flags: i32) {
-    let t = libc::timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as i64 };
+    let t = timespec(timeout_ns);
     let tp = if timeout_ns == u64::MAX { ptr::null() } else { &t as *const _ };
     // SAFETY: the word and the timeout live over the call.
     let _ = unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | flags, expected, tp, 0, 0) };

@@ -42,9 +42,7 @@ impl<K: Kernel> Machine<K> {
         if !before && until < end {
             self.forget_guards(&mut map, until, end);
         }
-        if map.discards.end(K::thread_id(), start, end).is_none() {
-            map.discards.end_other(start, end);
-        }
+        map.discards.ended(K::thread_id(), start, end);
         drop(map);
         self.catch_up();
     }
@@ -154,10 +152,8 @@ impl<K: Kernel> Machine<K> {
             }
         }
         let mut map = self.write_after_call();
-        match map.discards.end(thread, start, end) {
-            Some(false) => return,
-            Some(true) => {}
-            None => map.discards.end_other(start, end),
+        if !map.discards.ended(thread, start, end) {
+            return;
         }
         self.add_work_within(&mut map, start, end, Work::GiveUpAbsent);
         drop(map);

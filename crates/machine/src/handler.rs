@@ -35,8 +35,6 @@ pub struct Handler<K: Kernel> {
     /// The kernel has refused to fill a page since the waiting faults were last tried, and how many times in a row it had.
     refused: bool,
     refusals: u32,
-    /// As `refused`, also if it is not to be tried again at once.
-    is_refusing: bool,
 }
 
 impl<K: Kernel> Handler<K> {
@@ -54,7 +52,6 @@ impl<K: Kernel> Handler<K> {
             follows: false,
             refused: false,
             refusals: 0,
-            is_refusing: false,
         })
     }
 
@@ -70,7 +67,7 @@ impl<K: Kernel> Handler<K> {
 
     /// Whether a fault is to be tried again as soon as messages have been read and the CPU has been offered to others.
     pub fn is_refused(&self) -> bool {
-        self.refused || self.reader.has_refused()
+        self.refused && self.refusals < REFUSALS_MAX || self.reader.has_refused()
     }
 
     /// How soon waiting faults are to be served again, in nanoseconds; `None` if there are none.
@@ -101,7 +98,7 @@ impl<K: Kernel> Handler<K> {
     /// Tries once more to serve the waiting faults.
     pub fn retry(&mut self, machine: &Machine<K>) {
         self.refusals = if self.is_refused() { self.refusals + 1 } else { 0 };
-        (self.refused, self.is_refusing) = (false, false);
+        self.refused = false;
         while self.waiting < DEFERRED_MAX
             && let Some(addr) = self.reader.refused()
         {
@@ -111,12 +108,12 @@ impl<K: Kernel> Handler<K> {
         for i in 0..retry {
             let (addr, tid) = self.deferred[i];
             // (what the kernel refuses for one, it refuses for all)
-            match self.reader.has_room(1) && !self.is_refusing {
+            match self.reader.has_room(1) && !self.refused {
                 true => _ = self.serve(machine, addr, tid),
                 false => self.defer(addr, tid),
             }
         }
-        let longer = self.waiting > 0 && self.waiting == retry && !self.is_refusing;
+        let longer = self.waiting > 0 && self.waiting == retry && !self.refused;
         self.patience = if longer { (self.patience * 2).min(*RETRY_NS.end()) } else { *RETRY_NS.start() };
     }
 
@@ -147,8 +144,7 @@ impl<K: Kernel> Handler<K> {
             Served::Done | Served::Busy | Served::Lost => {}
             Served::Held => self.defer(addr, tid),
             Served::Refused => {
-                self.is_refusing = true;
-                self.refused |= self.refusals < REFUSALS_MAX;
+                self.refused = true;
                 self.defer(addr, tid);
             }
             Served::Read(read) | Served::DoneReadAhead(read) => self.reader.start(machine, read),

@@ -322,7 +322,7 @@ impl<K: Kernel> Machine<K> {
     /// # Safety
     /// As [`Machine::fill_from`].
     pub(crate) unsafe fn fill_back(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> (u32, Option<Errno>) {
-        if (0..count as usize).any(|i| map.discards.refuse(addr + (i << PAGE_SHIFT), K::now_ns)) {
+        if (0..count as usize).any(|i| map.discards.refuses(addr + (i << PAGE_SHIFT), K::now_ns)) {
             return (0, None);
         }
         // SAFETY: the caller's promise.

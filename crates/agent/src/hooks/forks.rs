@@ -75,9 +75,9 @@ impl Fork {
         }
         let known = len.min(bytes.len());
         sys::read_own(at, &mut bytes[..known]).ok()?;
-        for at in at + known..at + len {
-            let mut unknown = [0];
-            sys::read_own(at, &mut unknown).ok().filter(|()| unknown == [0])?;
+        for from in (known..len).step_by(64) {
+            let mut unknown = [0u8; 64];
+            sys::read_own(at + from, &mut unknown[..(len - from).min(64)]).ok().filter(|()| unknown == [0; 64])?;
         }
         let mut words = [0u64; WORDS];
         words.iter_mut().zip(bytes.as_chunks().0).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));

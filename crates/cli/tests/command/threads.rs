@@ -1,23 +1,29 @@
 //! Programs of many threads under `overspill run`, and how threads end.
 
 use crate::common::{able, build, place};
-use crate::runs::{no_swap_file_left, run, swap_option};
+use crate::runs::{Run, no_swap_file_left, run, swap_option};
+
+/// Runs a case of `threads.c` in so much memory, if the machine can. It finds all right.
+fn right(memory: &str, case: &[&str]) -> Option<Run> {
+    if !able() {
+        return None;
+    }
+    let dir = place(&format!("threads-{}-{memory}", case[0]));
+    let program = build(&dir, "threads.c");
+    let r = run(&dir, &["--memory", memory, "--swap", &swap_option(&dir, "")], None, &program, case);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all right\n", "{case:?}, {memory}: {:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+    Some(r)
+}
 
 /// There are 64 stacks for hooks. Threads that found none free looked again and again, so the threads that had one did not get a
 /// processor: 160 threads that map and unmap made no progress at all.
 #[test]
 fn more_threads_than_stacks() {
-    if !able() {
-        return;
-    }
-    let dir = place("many-threads");
-    let program = build(&dir, "threads.c");
     for memory in ["16M", "256M"] {
-        let r = run(&dir, &["--memory", memory, "--swap", &swap_option(&dir, "")], None, &program, &["many", "300"]);
-        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all right\n", "{memory}: {:?}", r.output);
+        right(memory, &["many", "300"]);
     }
-    no_swap_file_left(&dir);
-    std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
 /// When a thread ends, the kernel clears a word and does not wait if its page is missing. Only pthread_create was followed. If the
@@ -25,18 +31,10 @@ fn more_threads_than_stacks() {
 /// above a thread's stack was brought in, too. If it was not accessible, the kernel ended the program.
 #[test]
 fn the_end_of_a_thread_is_seen() {
-    if !able() {
-        return;
-    }
-    let dir = place("ends-of-threads");
-    let program = build(&dir, "threads.c");
     for case in ["ends", "above"] {
-        let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[case]);
-        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all right\n", "{case}: {:?}", r.output);
+        let Some(r) = right("16M", &[case]) else { return };
         assert!(r.stat("pages_out") > 1000, "{case}: {}", r.stats);
     }
-    no_swap_file_left(&dir);
-    std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
 /// The kernel placed the buffers, rings and stacks of a forked child's pager where its parent had just unmapped something. A touch
@@ -77,14 +75,6 @@ fn threads_are_counted_and_end_at_once() {
 /// was always one to be read. Three discards were reported in three seconds, and three million fills refused.
 #[test]
 fn many_threads_discard_at_once() {
-    if !able() {
-        return;
-    }
-    let dir = place("discards-at-once");
-    let program = build(&dir, "threads.c");
-    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &["discards"]);
-    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all right\n", "{:?}", r.output);
+    let Some(r) = right("16M", &["discards"]) else { return };
     assert!(r.stat("zero_fills") < 1_000_000, "{}", r.stats);
-    no_swap_file_left(&dir);
-    std::fs::remove_dir_all(&dir).expect("cleanup");
 }

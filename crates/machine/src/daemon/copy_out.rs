@@ -216,14 +216,12 @@ impl<K: Kernel, S> Daemon<K, S> {
             // SAFETY: the page is busy and was copied, and nobody can have written to it since.
             let discarded = if calm { unsafe { K::discard_of_program(at, step) } } else { Err(errno::EAGAIN) };
             self.locked_seen |= discarded == Err(errno::EINVAL);
-            if let Err(e) = discarded {
-                let result = &mut taken[(at - addr) / PAGE_SIZE].result;
-                match K::is_resident(at) {
-                    true => *result = Parked::Refused,
-                    // The program has discarded it, which was taken for this discard, and locked it since.
-                    false if e == errno::EINVAL => *result = Parked::Absent,
-                    false => {}
-                }
+            let result = &mut taken[(at - addr) / PAGE_SIZE].result;
+            match discarded {
+                Err(_) if K::is_resident(at) => *result = Parked::Refused,
+                // The program has discarded it, which was taken for this discard, and locked it since.
+                Err(errno::EINVAL) => *result = Parked::Absent,
+                _ => {}
             }
         }
         machine.discards_own.store(false, SeqCst);

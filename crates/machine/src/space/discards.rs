@@ -90,15 +90,23 @@ impl Discards {
         self.calls.iter().any(|call| call.thread == thread)
     }
 
-    /// The call has returned. Returns whether the kernel has announced it; `None` if it is not known.
-    pub(crate) fn end(&mut self, thread: u32, start: usize, end: usize) -> Option<bool> {
+    /// The hooked call has returned. Returns whether the kernel has announced it; `None` if it is not known.
+    fn end(&mut self, thread: u32, start: usize, end: usize) -> Option<bool> {
         let is_it = |call: &Call| (call.thread, call.start, call.end) == (thread, start, end);
         let at = self.calls.iter().rposition(is_it)?;
         Some(self.calls.remove(at).reported != 0)
     }
 
+    /// A call has returned. Returns whether the kernel has announced it, or may have.
+    pub(crate) fn ended(&mut self, thread: u32, start: usize, end: usize) -> bool {
+        self.end(thread, start, end).unwrap_or_else(|| {
+            self.end_other(start, end);
+            true
+        })
+    }
+
     /// A call has returned that is not known as a hooked one.
-    pub(crate) fn end_other(&mut self, start: usize, end: usize) {
+    fn end_other(&mut self, start: usize, end: usize) {
         self.others.iter_mut().filter(|r| r.0 >= start && r.1 <= end).for_each(|r| *r = (0, 0, 0));
         self.until = self.others.iter().map(|r| r.2).max().unwrap_or(0);
     }
@@ -131,7 +139,7 @@ impl Discards {
     }
 
     /// Whether it must not be brought in.
-    pub(crate) fn refuse(&self, addr: usize, now: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn refuses(&self, addr: usize, now: impl FnOnce() -> u64) -> bool {
         if self.calls.is_empty() && self.until == 0 {
             return false;
         }
@@ -208,14 +216,14 @@ mod tests {
     fn a_thread_can_read_what_it_is_about_to_discard() {
         let mut discards = Discards::new();
         discards.begin(7, 0, 4 * P, 1, |_| true);
-        assert!(discards.covers(P, || 2) && !discards.refuse(P, || 2));
+        assert!(discards.covers(P, || 2) && !discards.refuses(P, || 2));
         // the handler discards something elsewhere, too
         discards.begin(7, 8 * P, 9 * P, 2, |_| true);
         discards.report(8 * P, 9 * P, 2);
-        assert!(discards.refuse(8 * P, || 3) && !discards.refuse(P, || 3) && discards.end(7, 8 * P, 9 * P) == Some(true));
+        assert!(discards.refuses(8 * P, || 3) && !discards.refuses(P, || 3) && discards.end(7, 8 * P, 9 * P) == Some(true));
         discards.report(0, 4 * P, 3);
         discards.report(0, P, 9); // another thread's, within: it does not make the whole wait for longer
-        assert!(discards.refuse(P, || 4) && !discards.refuse(P, || 3 + DISCARD_NS) && discards.covers(P, || LATE));
+        assert!(discards.refuses(P, || 4) && !discards.refuses(P, || 3 + DISCARD_NS) && discards.covers(P, || LATE));
         assert_eq!(discards.end(7, 0, 4 * P), Some(true));
         // the handler jumps out of it
         discards.begin(7, 0, 4 * P, 10, |_| true);
