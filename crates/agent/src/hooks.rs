@@ -12,6 +12,7 @@
 //!   threads.rs   starts, ends and number of threads
 //!     credentials.rs, seccomp.rs   rights that the program gives up
 //!   namespaces.rs   namespaces that only a process of one thread may enter
+//!   limits.rs    limits of address space
 //!   forks.rs     clone and clone3 that make processes
 //! ```
 //!
@@ -21,6 +22,7 @@
 
 mod credentials;
 mod forks;
+mod limits;
 mod locks;
 mod memory;
 mod namespaces;
@@ -31,6 +33,7 @@ mod threads;
 
 use crate::agent::{self, Agent};
 pub use forks::Fork;
+pub use limits::count_own;
 use overspill_linux::sys;
 pub use sites::install;
 use sites::{How, Verdict};
@@ -54,6 +57,10 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
     let a = *args;
     if nr as libc::c_long == libc::SYS_ioctl && a[1] != memory::REGISTER {
         return Verdict::pass();
+    }
+    // SAFETY: the program's own call.
+    if let Some(result) = unsafe { limits::follow(nr, a) } {
+        return Verdict::done(result);
     }
     let makes_process = matches!(nr as libc::c_long, libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork);
     // Another process that shares the memory (vfork, CLONE_VM) must not take a lock of the pager's: if it is killed, nothing would

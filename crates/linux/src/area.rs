@@ -121,6 +121,13 @@ pub fn bounds() -> Option<(usize, usize)> {
     (bounds.0 < bounds.1).then_some(bounds)
 }
 
+/// The sizes of the reservation and of all mappings in it, in bytes.
+pub fn sizes() -> (usize, usize) {
+    let free = FREE.lock();
+    let reserved = free.bounds.1 - free.bounds.0;
+    (reserved, reserved - free.pieces[..free.count].iter().map(|(start, end)| end - start).sum::<usize>())
+}
+
 /// Locks the reservation until the returned guard is dropped, for a fork.
 pub fn hold() -> impl Drop {
     FREE.lock()

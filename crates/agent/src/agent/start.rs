@@ -172,7 +172,7 @@ fn reserve_area(memory_bytes: usize) {
     area::reserve(limit(libc::RLIMIT_AS).map_or(wanted, |limit| wanted.min(limit as usize / 2)));
 }
 
-/// How much of the reservation is kept where address space is limited: for the threads of forked children, and for new devices.
+/// How much the pager may still map where address space is limited: for the threads of forked children, and for new devices.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// Starts the pager. `memory` is the budget in bytes.
@@ -365,6 +365,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     if limit(libc::RLIMIT_AS).is_some() {
         area::trim(KEPT_BYTES);
     }
+    hooks::count_own(KEPT_BYTES);
     status.outcome.store(Outcome::Running as u32, Release);
     AGENT.store(core::ptr::from_ref(agent).cast_mut(), Release);
     Ok(())

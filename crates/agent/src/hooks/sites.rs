@@ -22,6 +22,8 @@ enum Function {
     Exported(&'static CStr),
     /// One that libc does not export. Its call is the only one of that number in libc's text.
     Hidden(&'static CStr),
+    /// One that libc exports. If its site is not recognised, it is not followed.
+    Optional(&'static CStr),
 }
 
 /// The system calls that are followed, with the libc functions that make them.
@@ -57,6 +59,12 @@ const SITES: &[(Function, libc::c_long)] = &[
     (Function::Exported(c"unshare"), libc::SYS_unshare),
     (Function::Exported(c"setns"), libc::SYS_setns),
     (Function::Exported(c"fstatat"), libc::SYS_newfstatat),
+    (Function::Optional(c"prlimit"), libc::SYS_prlimit64),
+    (Function::Optional(c"getrlimit"), PRLIMIT_OF_SELF),
+    (Function::Optional(c"setrlimit"), PRLIMIT_OF_SELF),
+    (Function::Optional(c"execve"), libc::SYS_execve),
+    (Function::Optional(c"execveat"), libc::SYS_execveat),
+    (Function::Optional(c"fexecve"), libc::SYS_execveat),
 ];
 /// Functions that call libc's `__nptl_setxid` if the process has several threads. It makes each of them make the system call, and
 /// returns the result. libc does not export it, so these calls of it are patched ([`super::credentials::on_setxid`]).
@@ -75,10 +83,17 @@ const SETXID: &[(&CStr, libc::c_long)] = &[
 const CALL_WITHIN: usize = 48;
 /// The number is in eax already: `syscall()`.
 const ANY: libc::c_long = -1;
+/// prlimit64 with `xor edi, edi` between the number and the call.
+const PRLIMIT_OF_SELF: libc::c_long = -2;
+/// The place of a site that is not there.
+const NO_SITE: usize = 0;
 /// A site lies within this many bytes of its function's start.
 const SITE_WITHIN: usize = 160;
+const SYSCALL: [u8; 2] = [0x0F, 0x05];
 /// `syscall; cmp rax, -4095`.
 const SITE_OF_ANY: [u8; 8] = [0x0F, 0x05, 0x48, 0x3D, 0x01, 0xF0, 0xFF, 0xFF];
+/// Bytes of the longest site.
+const SITE_MAX: usize = 9;
 /// Bytes of a stub, and the offsets in it of the two ways back.
 const STUB_LEN: usize = 96;
 const DONE: usize = 32;
@@ -215,14 +230,16 @@ unsafe extern "C" {
 pub fn install() -> Result<(), &'static CStr> {
     // SAFETY: looks a name up.
     let function = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
-    let mut sites = [0; SITES.len()];
+    let mut sites = [NO_SITE; SITES.len()];
     for ((place, nr), site) in SITES.iter().zip(&mut sites) {
         let pattern = pattern(*nr);
         let (name, found) = match place {
-            Function::Exported(name) => (name, Some(function(name)).filter(|at| *at != 0).and_then(|at| find_site(at, &pattern))),
+            Function::Exported(name) | Function::Optional(name) => {
+                (name, Some(function(name)).filter(|at| *at != 0).and_then(|at| find_site(at, &pattern)))
+            }
             Function::Hidden(name) => (name, find_hidden(function(c"mmap"), &pattern)),
         };
-        *site = found.ok_or(*name)?;
+        *site = found.or(matches!(place, Function::Optional(_)).then_some(NO_SITE)).ok_or(*name)?;
     }
     let mut calls = [0; SETXID.len()];
     let mut setxid = 0;
@@ -235,13 +252,13 @@ pub fn install() -> Result<(), &'static CStr> {
     }
     let text = Text::open().ok_or(c"/proc/self/mem")?;
     let stubs = near(sites[0]).ok_or(SITES[0].0.name())?;
-    for (i, ((place, nr), site)) in SITES.iter().zip(sites).enumerate() {
+    for (i, ((place, nr), site)) in SITES.iter().zip(sites).enumerate().filter(|(_, (_, site))| *site != NO_SITE) {
         let stub = stubs + i * STUB_LEN;
         let len = pattern(*nr).len();
         write_stub(stub, *nr, site + len);
         let distance = stub as isize - (site as isize + 5);
         let Ok(distance) = i32::try_from(distance) else { return Err(place.name()) };
-        let mut patch = [0x90; SITE_OF_ANY.len()];
+        let mut patch = [0x90; SITE_MAX];
         patch[0] = 0xE9; // jmp stub
         patch[1..5].copy_from_slice(&distance.to_le_bytes());
         text.write(site, &patch[..len]).ok_or(place.name())?;
@@ -266,14 +283,14 @@ pub fn install() -> Result<(), &'static CStr> {
 impl Function {
     fn name(&self) -> &'static CStr {
         match self {
-            Function::Exported(name) | Function::Hidden(name) => name,
+            Function::Exported(name) | Function::Hidden(name) | Function::Optional(name) => name,
         }
     }
 }
 
 /// The bytes of a site.
 struct Pattern {
-    bytes: [u8; SITE_OF_ANY.len()],
+    bytes: [u8; SITE_MAX],
     len: usize,
 }
 
@@ -284,13 +301,32 @@ impl core::ops::Deref for Pattern {
     }
 }
 
-fn pattern(nr: libc::c_long) -> Pattern {
-    if nr == ANY {
-        return Pattern { bytes: SITE_OF_ANY, len: SITE_OF_ANY.len() };
+impl Pattern {
+    fn put(mut self, bytes: &[u8]) -> Self {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+        self
     }
-    let mut bytes = [0xB8, 0, 0, 0, 0, 0x0F, 0x05, 0]; // mov eax, imm32; syscall
-    bytes[1..5].copy_from_slice(&(nr as i32).to_le_bytes());
-    Pattern { bytes, len: 7 }
+}
+
+fn pattern(nr: libc::c_long) -> Pattern {
+    let none = Pattern { bytes: [0; SITE_MAX], len: 0 };
+    match nr {
+        ANY => none.put(&SITE_OF_ANY),
+        nr => none.put(&number(nr)).put(between(nr)).put(&SYSCALL),
+    }
+}
+
+/// `mov eax, nr`.
+fn number(nr: libc::c_long) -> [u8; 5] {
+    let nr = if nr == PRLIMIT_OF_SELF { libc::SYS_prlimit64 } else { nr };
+    let [a, b, c, d] = (nr as i32).to_le_bytes();
+    [0xB8, a, b, c, d]
+}
+
+/// What stands between the number and the call.
+fn between(nr: libc::c_long) -> &'static [u8] {
+    if nr == PRLIMIT_OF_SELF { &[0x31, 0xFF] } else { &[] } // xor edi, edi
 }
 
 fn find_site(function: usize, pattern: &[u8]) -> Option<usize> {
@@ -368,8 +404,8 @@ impl Code {
 fn write_stub(stub: usize, nr: libc::c_long, resume: usize) {
     let mut code = Code { bytes: [0x90; STUB_LEN], at: 0 };
     if nr != ANY {
-        code.put(&[0xB8]); // mov eax, nr
-        code.put(&(nr as i32).to_le_bytes());
+        code.put(&number(nr));
+        code.put(between(nr));
     }
     code.put(&[0x48, 0xB9]); // movabs rcx, stub + DONE
     code.put(&(stub + DONE).to_le_bytes());
@@ -381,7 +417,7 @@ fn write_stub(stub: usize, nr: libc::c_long, resume: usize) {
     code.put_return(nr, resume);
     assert!(code.at <= PASS);
     code.at = PASS;
-    code.put(&[0x0F, 0x05]); // syscall
+    code.put(&SYSCALL);
     code.put_return(nr, resume);
     // SAFETY: the stub page is ours, writable, and long enough.
     unsafe { core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), stub as *mut u8, STUB_LEN) };

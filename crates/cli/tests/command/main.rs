@@ -19,6 +19,7 @@ mod credentials;
 mod evictions;
 mod forks;
 mod lab;
+mod limits;
 mod locks;
 mod paged;
 mod swap_devices;
