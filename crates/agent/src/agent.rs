@@ -23,7 +23,7 @@ use overspill_linux::mremap::ADDRESSES_END;
 use overspill_linux::ranges::{Kind, Range};
 use overspill_linux::spinner::Spinner;
 use overspill_linux::sys::{self, Errno, Fd, futex_wait};
-use overspill_vm::status::Status;
+use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{ObjectId, PAGE_SHIFT};
 
 mod fork;
@@ -277,13 +277,25 @@ impl Agent {
         self.engine
     }
 
-    /// Ends the pager, so that the program goes on without it, if no memory of the program is managed yet. Returns whether it has
-    /// ended. => the program has one thread
-    pub fn leave(&'static self) -> bool {
+    /// Whether any memory of the program is managed.
+    pub fn manages(&'static self) -> bool {
+        self.stacks.run(|| self.has_managed())
+    }
+
+    /// => on a stack of the agent's
+    fn has_managed(&self) -> bool {
+        self.machine.map.read().ranges.overlap(0, usize::MAX, Kind::Managed).is_some()
+    }
+
+    /// Ends the pager, so that the program goes on without it, if no memory of the program is managed yet; `why` is for the user.
+    /// Returns whether it has ended. => the program has one thread
+    pub fn leave(&'static self, why: &'static str) -> bool {
         self.stacks.run(move || {
-            if self.machine.map.read().ranges.overlap(0, usize::MAX, Kind::Managed).is_some() {
+            if self.has_managed() {
                 return false;
             }
+            self.status.message.set(why.as_bytes());
+            self.status.outcome.store(Outcome::Left as u32, Release);
             AGENT.store(core::ptr::null_mut(), Release);
             let _ = self.ask_here(Request::Leave);
             let start = sys::now_ns();

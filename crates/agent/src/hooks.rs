@@ -12,6 +12,7 @@
 //!   threads.rs   starts, ends and number of threads
 //!     credentials.rs, seccomp.rs   rights that the program gives up
 //!   namespaces.rs   namespaces that only a process of one thread may enter
+//!   rehearsal.rs    whether the kernel would refuse a call for which the pager would end
 //!   limits.rs    limits of address space
 //!   forks.rs     clone and clone3 that make processes
 //! ```
@@ -26,6 +27,7 @@ mod limits;
 mod locks;
 mod memory;
 mod namespaces;
+mod rehearsal;
 mod seccomp;
 mod sites;
 mod stacks;

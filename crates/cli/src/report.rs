@@ -56,6 +56,7 @@ pub fn of_process(seen: &Snapshot, age: Option<Duration>) -> String {
         Some(Outcome::NotStarted) => "no pager has come up in it",
         Some(Outcome::StartFailed) => "its pager could not start",
         Some(Outcome::Stopped) => "stopped by its pager",
+        Some(Outcome::Left) => "no longer paged",
         None => "in a state this version does not know",
     };
     let mut text = format!("process {}: {state}", seen.pid);
@@ -279,6 +280,7 @@ pub fn json(seen: &Snapshot) -> Map<String, Value> {
         Some(Outcome::Running) => "running",
         Some(Outcome::StartFailed) => "start-failed",
         Some(Outcome::Stopped) => "stopped",
+        Some(Outcome::Left) => "left",
         None => "unknown",
     };
     map.insert("outcome".into(), outcome.into());

@@ -226,7 +226,7 @@ fn control_directory() -> Result<PathBuf, ControlError> {
     Ok(path)
 }
 
-/// The exit status, and the message if Overspill itself failed.
+/// The exit status, and the message if Overspill itself failed, or its pager has ended before the program.
 fn verdict(end: End, outcome: Option<Outcome>, message: &str) -> (u8, Option<String>) {
     let own = match end {
         End::Exit(status) => status,
@@ -236,6 +236,7 @@ fn verdict(end: End, outcome: Option<Outcome>, message: &str) -> (u8, Option<Str
     match outcome {
         Some(Outcome::StartFailed) => (FAILED, or("the pager could not start, and does not say why")),
         Some(Outcome::Stopped) => (FAILED, or("the pager had to stop the program, and does not say why")),
+        Some(Outcome::Left) => (own, Some(format!("warning: the program ran without paging from some time on: {message}"))),
         Some(Outcome::NotStarted | Outcome::Running) | None => (own, None),
     }
 }
@@ -254,5 +255,7 @@ mod tests {
         assert_eq!(verdict(End::Signal(9), Some(Outcome::Stopped), full), (125, Some(full.into())));
         assert_eq!(verdict(End::Exit(125), Some(Outcome::StartFailed), full), (125, Some(full.into())));
         assert!(verdict(End::Exit(0), Some(Outcome::Stopped), "").1.is_some());
+        let (status, warning) = verdict(End::Exit(3), Some(Outcome::Left), "why");
+        assert!(status == 3 && warning.is_some_and(|text| text.contains("why")));
     }
 }

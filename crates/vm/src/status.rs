@@ -149,6 +149,8 @@ pub enum Outcome {
     StartFailed = 2,
     /// The pager had to stop the program; `message` says why.
     Stopped = 3,
+    /// The pager has ended, because the program has confined itself; `message` says how. The program goes on without paging.
+    Left = 4,
 }
 
 impl Outcome {
@@ -159,6 +161,7 @@ impl Outcome {
             1 => Outcome::Running,
             2 => Outcome::StartFailed,
             3 => Outcome::Stopped,
+            4 => Outcome::Left,
             _ => return None,
         })
     }

@@ -2,8 +2,10 @@
 //!
 //! The kernel counts the pager's threads as the program's. So while nothing of the program is paged, the pager ends before such a
 //! call ([`Agent::leave`]), and the program goes on without it. Programs that it starts have a pager again, if they may have a
-//! userfaultfd. If something is paged, the kernel refuses the call with EINVAL.
+//! userfaultfd. The pager stays if the kernel would refuse the call in any case ([`rehearsal`]). If something is paged, the kernel
+//! refuses the call with EINVAL.
 
+use super::rehearsal;
 use crate::agent::Agent;
 use overspill_linux::sys;
 
@@ -24,7 +26,12 @@ pub fn enters(agent: &'static Agent, nr: i32, a: [usize; 6]) {
             kinds as i32 & (libc::CLONE_NEWUSER | libc::CLONE_NEWNS | NEW_TIME) != 0
         }
     };
-    if needs_one_thread && agent.is_only_thread() {
-        agent.leave();
+    if !needs_one_thread || !agent.is_only_thread() || agent.manages() {
+        return;
+    }
+    if rehearsal::is_refused(nr, &a, false) {
+        agent.machine().may_share_pages(); // each page counts as shared until it is written
+    } else {
+        agent.leave("it entered a user or mount namespace");
     }
 }

@@ -10,11 +10,14 @@
 //!   otherwise                                      the program is stopped with a message: a page that is out could not come back
 //! ```
 //!
+//! Neither is done if the kernel would refuse the filter anyway ([`rehearsal`]).
+//!
 //! A filter on one of several threads applies to that thread only, because the program's other threads are outside of it as well.
 
-use super::raw;
 use super::sites::Verdict;
+use super::{raw, rehearsal};
 use crate::agent::Agent;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use overspill_linux::io::Engine;
 use overspill_linux::mappings::{PAGEMAP_SCAN, PROCMAP_QUERY};
 use overspill_linux::sys;
@@ -56,6 +59,7 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
             None => return Verdict::pass(), // the kernel refuses it
         },
     };
+    CONFINED.fetch_or(can_live, Relaxed);
     match (can_live, flags & TSYNC != 0) {
         (true, true) => Verdict::pass(),
         (true, false) => {
@@ -67,13 +71,22 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
             }
             Verdict::done(r)
         }
-        (false, _) if alone && agent.leave() => Verdict::pass(),
+        // (libseccomp asks whether the kernel has this call by one that it must refuse)
+        (false, _) if is_refused(nr, &a) => Verdict::pass(),
+        (false, _) if alone && agent.leave("it put itself under a seccomp filter under which the pager cannot live") => Verdict::pass(),
         (false, _) => agent.stop(
             "the program was stopped: it puts itself under a seccomp filter under which its pager's threads cannot live (they need userfaultfd's \
              ioctls, io_uring or pread and pwritev, futex and madvise), and there is memory of it in swap; run it without Overspill, or allow \
              these calls",
         ),
     }
+}
+
+/// The program has a filter of its own. It may forbid what [`rehearsal`] does.
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+fn is_refused(nr: i32, a: &[usize; 6]) -> bool {
+    !CONFINED.load(Relaxed) && rehearsal::is_refused(nr, a, true)
 }
 
 /// One instruction of a filter: linux/filter.h's sock_filter.

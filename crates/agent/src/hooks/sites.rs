@@ -228,8 +228,14 @@ unsafe extern "C" {
 /// # Errors
 /// The function whose site was not recognised, or that could not be patched. Sites before it stay patched (and harmless).
 pub fn install() -> Result<(), &'static CStr> {
+    // libc's own, and not those of another library (tcmalloc has an mmap, torsocks a syscall)
+    // SAFETY: names end with a zero. libc is loaded already, so no code is run, and it is never unloaded.
+    let libc_itself = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if libc_itself.is_null() {
+        return Err(c"libc.so.6");
+    }
     // SAFETY: looks a name up.
-    let function = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+    let function = |name: &CStr| unsafe { libc::dlsym(libc_itself, name.as_ptr()) } as usize;
     let mut sites = [NO_SITE; SITES.len()];
     for ((place, nr), site) in SITES.iter().zip(&mut sites) {
         let pattern = pattern(*nr);
