@@ -287,15 +287,17 @@ impl Agent {
         self.machine.map.read().ranges.overlap(0, usize::MAX, Kind::Managed).is_some()
     }
 
-    /// Ends the pager, so that the program goes on without it, if no memory of the program is managed yet; `why` is for the user.
-    /// Returns whether it has ended. => the program has one thread
-    pub fn leave(&'static self, why: &'static str) -> bool {
+    /// Ends the pager, so that the program goes on without it, if no memory of the program is managed yet; `why` is for the user,
+    /// if it is not likely that another program follows by exec. Returns whether it has ended. => the program has one thread
+    pub fn leave(&'static self, why: Option<&'static str>) -> bool {
         self.stacks.run(move || {
             if self.has_managed() {
                 return false;
             }
-            self.status.message.set(why.as_bytes());
-            self.status.outcome.store(Outcome::Left as u32, Release);
+            if let Some(why) = why {
+                self.status.message.set(why.as_bytes());
+                self.status.outcome.store(Outcome::Left as u32, Release);
+            }
             AGENT.store(core::ptr::null_mut(), Release);
             let _ = self.ask_here(Request::Leave);
             let start = sys::now_ns();

@@ -140,6 +140,9 @@ pub fn start() {
     if SANITIZERS.iter().any(|(_, _, symbol)| has(symbol)) {
         return; // (`overspill run` refuses such a program, and a descendant is left alone)
     }
+    if variable("LD_PRELOAD").is_some_and(|libraries| libraries.contains("/vgpreload_")) {
+        return; // Valgrind runs the program, and knows neither userfaultfd nor the pager's threads
+    }
     let Some(memory) = variable("OVERSPILL_MEMORY") else { return };
     STARTING.now.store(true, Release);
     reserve_area(memory.parse().unwrap_or(0));
@@ -191,6 +194,8 @@ pub(super) fn serve(memory: &str) {
     let Some(file) = given.or_else(own) else { refuse(None, false, "no memory file could be made for the pager's counters") };
     let status_fd = file.as_raw_fd();
     let status = file.leak();
+    // The program was paged before it called exec; or it is an emulator, which is paged, and this is the program in it.
+    let again = supervised && status.outcome.load(Acquire) != Outcome::NotStarted as u32;
     if supervised {
         let _ = sys::close(status_fd); // `overspill run` holds it, and the program's table stays as it would be
     }
@@ -199,16 +204,19 @@ pub(super) fn serve(memory: &str) {
     grow_stack();
     match serve_with(memory, status, status_fd, supervised) {
         Ok(()) => {}
-        Err(why) if supervised => refuse(Some(status), supervised, &why),
-        Err(why) => go_without(status_fd, &why),
+        Err(why) if supervised && !again => refuse(Some(status), supervised, &why),
+        Err(why) => go_without((!supervised).then_some(status_fd), &why),
     }
 }
 
-/// Lets a descendant whose pager cannot start go on without one. Its own descendants go on without one, too, and without a message.
-fn go_without(status_fd: i32, why: &str) {
+/// Lets a program that is not the first one, and whose pager cannot start, go on without one. Its own descendants go on without one,
+/// too, and without a message.
+fn go_without(status_fd: Option<i32>, why: &str) {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     sys::complain(format!("process {} ({}) runs without paging: {why}", sys::getpid(), name.trim_end()).as_bytes());
-    let _ = sys::close(status_fd);
+    if let Some(fd) = status_fd {
+        let _ = sys::close(fd);
+    }
     if sys::voice() >= 0 {
         let _ = sys::close(sys::voice());
     }

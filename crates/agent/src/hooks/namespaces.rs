@@ -32,6 +32,6 @@ pub fn enters(agent: &'static Agent, nr: i32, a: [usize; 6]) {
     if rehearsal::is_refused(nr, &a, false) {
         agent.machine().may_share_pages(); // each page counts as shared until it is written
     } else {
-        agent.leave("it entered a user or mount namespace");
+        agent.leave(None);
     }
 }

@@ -73,7 +73,7 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
         }
         // (libseccomp asks whether the kernel has this call by one that it must refuse)
         (false, _) if is_refused(nr, &a) => Verdict::pass(),
-        (false, _) if alone && agent.leave("it put itself under a seccomp filter under which the pager cannot live") => Verdict::pass(),
+        (false, _) if alone && agent.leave(Some(LEFT)) => Verdict::pass(),
         (false, _) => agent.stop(
             "the program was stopped: it puts itself under a seccomp filter under which its pager's threads cannot live (they need userfaultfd's \
              ioctls, io_uring or pread and pwritev, futex and madvise), and there is memory of it in swap; run it without Overspill, or allow \
@@ -81,6 +81,9 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
         ),
     }
 }
+
+/// For the user, when the pager ends.
+const LEFT: &str = "it put itself under a seccomp filter under which the pager cannot live";
 
 /// The program has a filter of its own. It may forbid what [`rehearsal`] does.
 static CONFINED: AtomicBool = AtomicBool::new(false);

@@ -49,6 +49,35 @@ fn the_pagers_threads_give_up_what_the_program_gives_up() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A library that has functions of libc's names (tcmalloc an mmap, torsocks a syscall) was taken for libc, and the program refused.
+/// The functions of libc that such a library calls are followed.
+#[test]
+fn a_library_with_functions_of_libcs_names() {
+    if !root() {
+        return;
+    }
+    let dir = place("own-calls");
+    let program = build(&dir, "gives_up.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/own_calls.c");
+    let library = dir.join("own_calls.so");
+    let built = Command::new("cc").args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).status().expect("cc runs");
+    assert!(built.success());
+    for case in ["syscall", "setuid"] {
+        let words = [
+            "-c",
+            "LD_PRELOAD=\"$LD_PRELOAD:$0\" exec \"$@\"",
+            library.to_str().expect("a path"),
+            program.to_str().expect("a path"),
+        ];
+        let args = [&words[..], &[case, "/root"]].concat();
+        let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, Path::new("/bin/sh"), &args);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{case}: {:?}", r.output);
+        assert!(r.stat("pages_in") > 1000, "{case}: {}", r.stats);
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A sandbox allows no more open files, which limits poll(2), too. The pager's threads did not see any message, so the next fault
 /// waited for ever; and with fewer than ten files its control thread did not sleep.
 #[test]
@@ -82,11 +111,36 @@ fn a_filter_that_the_pager_cannot_live_under() {
     let r = run(&dir, &["--memory", "64M", "--swap", &swap], None, &program, &["strict", "/root", "8"]);
     let out = String::from_utf8_lossy(&r.output.stdout);
     assert_eq!((r.output.status.code(), &*out), (Some(0), "1 threads\nright\n"), "{:?}", r.output);
-    assert_eq!(r.stderr(), "");
+    assert!(r.stderr().lines().eq([LEFT]), "{}", r.stderr());
     let r = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &["strict", "/root"]);
     assert_eq!((r.output.status.code(), &r.output.stdout[..]), (Some(125), &b""[..]), "{:?}", r.output);
     assert!(r.stderr().contains("seccomp filter under which its pager's threads cannot live"), "{}", r.stderr());
     no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// The pager's last words when the program confines itself and nothing is paged.
+const LEFT: &str = "overspill: warning: the program ran without paging from some time on: it put itself under a seccomp filter under which the \
+                    pager cannot live";
+
+/// libseccomp asks whether the kernel has seccomp(2) by a call that the kernel must refuse. It was taken for strict mode: the pager
+/// ended without a word, or the program was stopped. The same held for filters that are not valid, and the pager also ended before
+/// an unshare that the kernel refused.
+#[test]
+fn a_sandbox_that_the_kernel_refuses_changes_nothing() {
+    if !able() {
+        return;
+    }
+    let dir = place("refused");
+    let program = build(&dir, "gives_up.c");
+    for when in ["later", "first"] {
+        for case in ["asks", "no-mode", "no-filter", "no-namespace"] {
+            let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[case, when]);
+            assert_eq!((&*r.stderr(), &r.output.stdout[..]), ("", &b"right\n"[..]), "{case}: {:?}", r.output);
+            assert!(r.stat("pages_in") > 1000, "{case}: {}", r.stats);
+            no_swap_file_left(&dir);
+        }
+    }
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 

@@ -294,6 +294,22 @@ fn full_swap_is_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// Valgrind ended a program whose pager made a thread. Now the program has no pager there, and the warning says so. (Valgrind loads
+/// a library of this name.)
+#[test]
+fn under_valgrind_a_program_is_not_paged() {
+    if !able() {
+        return;
+    }
+    let dir = place("valgrind");
+    let mut command = patiently(overspill());
+    command.args(["run", "--memory", "16M", "--swap"]).arg(&dir).args(["--", "echo", "hi"]);
+    let output = command.env("LD_PRELOAD", "/nowhere/vgpreload_core.so").output().expect("timeout runs");
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"hi\n"[..]), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no pager came up"), "{output:?}");
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A file that `ulimit -f` kept from growing was reported as full, although most of the disk was free.
 #[test]
 fn a_limit_on_the_size_of_files_is_one_sentence() {
