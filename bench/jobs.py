@@ -20,6 +20,7 @@ def jobs() -> list[Program]:
         *(program for program in programs("full") if program.name == "sort"),
         batch("python", (1500, None), [sys.executable, TEST_PROGRAMS / "dict_list.py", "SIZE"]),
         batch("fork-pool", (0, None), [sys.executable, SOURCES / "pool.py"]),
+        batch("fork-workers", (0, None), [sys.executable, SOURCES / "workers.py"]),
         batch("php", (0, None), ["php", SOURCES / "hash.php"]),
         batch("perl", (0, None), ["perl", SOURCES / "hash.pl"]),
         batch("ruby", (0, None), ["ruby", SOURCES / "hash.rb"]),

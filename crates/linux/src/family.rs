@@ -5,7 +5,7 @@
 //! and evicts pages of its own meanwhile. A process that is asked gives what it does not use, and then a sixteenth of its part at a
 //! time. Its pages become inactive as always. If it turns out to use them, it wants them back, and keeps an equal part from then
 //! on. So memory goes to the processes that use it, an idle process is left with little, and a process that wants more does not
-//! have less than an equal part for long.
+//! have less than an equal part for long. If that is too little for each, they take turns ([`View::part`]).
 //!
 //! A part shrinks in this order: the core works towards less ([`overspill_vm::Vm::set_reclaim_target`]); once no more is charged,
 //! the units are given back. It grows in the opposite order. Both happen under the core lock, so that the limit always equals the
@@ -30,7 +30,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use overspill_store::PageBytes;
 use overspill_store::packing::{Algorithm, Packer};
 use overspill_vm::types::PAGE_SIZE;
-use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, UNITS, View, Word};
+use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, TURN_MS, Turn, UNITS, View, Word};
 
 /// The least that a process has beyond its own buffers, in pages.
 const LEAST_PAGES: u32 = 96;
@@ -40,6 +40,8 @@ const LOOK_NS: core::ops::RangeInclusive<u64> = 2_000_000..=128_000_000;
 const WANTS_NS: u64 = 500_000_000;
 /// A process tries to shrink for the first of these times before it gives up, and then keeps its part for the second, in
 /// nanoseconds.
+/// A process that has been short for so long, and would have to share the rest, takes its turn, in nanoseconds.
+const SQUEEZED_NS: u64 = 100_000_000;
 const PATIENCE_NS: u64 = 500_000_000;
 const LEFT_ALONE_NS: u64 = 5_000_000_000;
 
@@ -47,6 +49,7 @@ const LEFT_ALONE_NS: u64 = 5_000_000_000;
 struct Block {
     used: Word,
     cached: Word,
+    turn: Turn,
     units: [Word; UNITS],
     members: [Member; 0],
 }
@@ -57,6 +60,11 @@ const BIRTH_NS: u64 = 1_000_000_000;
 const BIRTH_LOOK_NS: u64 = 20_000_000;
 /// The first interval at which a process that waits for a child's end checks for it, in nanoseconds.
 const AWAIT_NS: u64 = 100_000;
+
+/// For [`Shares::view`].
+fn milliseconds(ns: u64) -> u32 {
+    (ns / 1_000_000) as u32
+}
 
 /// Wakes a member's page daemon.
 fn ring(member: &Member) {
@@ -97,7 +105,7 @@ impl Family {
         let at = area::map_shared(size_of::<Block>() + members * size_of::<Member>())? as *const Block;
         // SAFETY: our own fresh mapping, zeroed, for good, and as long as that; it is read and written through atomics only.
         let (block, entries) = unsafe { (&*at, core::slice::from_raw_parts(&raw const (*at).members as *const Member, members)) };
-        let shares = Shares::new(pages, &block.used, &block.cached, &block.units, entries);
+        let shares = Shares::new(pages, &block.used, &block.cached, &block.turn, &block.units, entries);
         let id = shares.reserve(MemberId::NOBODY).expect("all entries are free");
         shares.take(id, pages);
         Ok(Family {
@@ -148,7 +156,7 @@ impl Family {
 
     /// The state of the budget, as this process sees it.
     pub fn view(&self) -> View {
-        self.shares.view(self.id())
+        self.shares.view(self.id(), milliseconds(sys::now_ns()))
     }
 
     /// The pages that this process can have if it wants more: an equal part, or its limit if that is more.
@@ -426,6 +434,24 @@ pub struct Sharing {
     target: Option<Target>,
     /// The process needs at least this many pages, until then.
     held: (u32, u64),
+    /// When it began to want more, and the hard faults until then.
+    since: (u64, u64),
+    turn: Option<OwnTurn>,
+}
+
+/// This process's turn.
+#[derive(Clone, Copy, Debug)]
+struct OwnTurn {
+    began: u64,
+    /// Hard faults in a second before it.
+    before: u64,
+    /// Hard faults until the middle of it, when others have given what they should.
+    middle: Option<(u64, u64)>,
+}
+
+/// How many of `faults`, since `from`, there are in a second.
+fn rate(from: (u64, u64), now: (u64, u64)) -> u64 {
+    ((now.1 - from.1) as u128 * 1_000_000_000 / u128::from((now.0 - from.0).max(1))) as u64
 }
 
 /// A smaller part that the process works towards.
@@ -443,7 +469,35 @@ impl Default for Sharing {
     /// For the calling thread's process. => the thread may run on all CPUs that the process may use
     fn default() -> Self {
         let cpus = sys::count_cpus(&sys::allowed_cpus());
-        Sharing { cpus, look_at: 0, pause: 0, wanted: 0, target: None, held: (0, 0) }
+        Sharing { cpus, look_at: 0, pause: 0, wanted: 0, target: None, held: (0, 0), since: (0, 0), turn: None }
+    }
+}
+
+impl Sharing {
+    /// Takes this process's turn to have more than its part, and ends it.
+    fn take_turns(&mut self, family: &Family, view: &View, short: bool, now: (u64, u64)) {
+        if self.wanted == 0 {
+            self.since = now;
+        }
+        if let Some(turn) = &mut self.turn {
+            let age = now.0 - turn.began;
+            if age > u64::from(TURN_MS / 2) * 1_000_000 {
+                turn.middle = turn.middle.or(Some(now));
+            }
+            if view.turn == view.me && self.wanted != 0 {
+                return;
+            }
+            // it was worth it if half of the faults are gone
+            let vain = turn.middle.is_some_and(|middle| rate(middle, now) > turn.before / 2);
+            family.shares.end_turn(view.me, milliseconds(now.0), vain);
+            (self.turn, self.since) = (None, now);
+        } else if short
+            && view.wanting > 0
+            && now.0 - self.since.0 > SQUEEZED_NS
+            && family.shares.take_turn(view.me, milliseconds(now.0))
+        {
+            self.turn = Some(OwnTurn { began: now.0, before: rate(self.since, now), middle: None });
+        }
     }
 }
 
@@ -493,6 +547,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         if self.wanted == 0 && family.shares.wants(family.id()) {
             self.wanted = now; // for a fork
         }
+        self.take_turns(family, &view, short, (now, counters.hard_faults.get()));
         self.target = self.target.filter(|target| core.vm.limit() == target.pages); // else a fork has set another limit
         if let Some(target) = self.target {
             // faults show that it uses one page in eight of those that should go

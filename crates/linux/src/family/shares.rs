@@ -92,7 +92,7 @@ pub struct Member {
 }
 
 /// A member: the number of its entry and the entry's generation. 0: nobody.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemberId(pub u32);
 
 impl MemberId {
@@ -111,9 +111,33 @@ impl MemberId {
     }
 }
 
+/// Whose turn it is to have more than its part: see [`View::part`]. Times are in milliseconds, and begin anew after 49 days.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Turn {
+    /// The member whose turn it is, or was last.
+    holder: Word,
+    /// When it ends, or has ended.
+    end: Word,
+    /// How long after that nobody has a turn.
+    rest: Word,
+}
+
+/// How long a turn lasts, in milliseconds.
+pub const TURN_MS: u32 = 2000;
+/// How long nobody has a turn after one that was worth it, and after those that were not (it doubles each time), in milliseconds.
+const REST_MS: u32 = 20;
+const REST_IN_VAIN_MS: core::ops::RangeInclusive<u32> = 4000..=64_000;
+/// How much later than others the last holder may have another turn, in milliseconds.
+const AGAIN_MS: u32 = 100;
+
 /// The state of the budget, as one member sees it. In pages, except for the numbers of members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct View {
+    /// The member itself.
+    pub me: MemberId,
+    /// The member whose turn it is.
+    pub turn: MemberId,
     /// The whole budget, except for the cache's part.
     pub total: u32,
     /// Pages that no member has, and that the cache is not to get.
@@ -138,6 +162,18 @@ impl View {
     /// The most for each member that wants more: an equal part of the budget without `idle`, and at least [`View::fair`].
     pub fn level(&self) -> u32 {
         (self.total.saturating_sub(self.idle) / (self.wanting + 1)).max(self.fair())
+    }
+    /// The most for a member that wants more: [`View::level`]. If that is too little for each, all do nothing but read. So by turns
+    /// one has half of the others' parts as well, or a third of a single other's. (Jiang and Zhang 2005, "Token-ordered LRU", keep
+    /// that one's pages.)
+    pub fn part(&self, id: MemberId) -> u32 {
+        let level = self.level();
+        let given = level / if self.wanting > 1 { 2 } else { 3 };
+        match self.turn {
+            MemberId::NOBODY => level,
+            turn if turn == id => level.saturating_add(given.saturating_mul(self.wanting)).min(self.total),
+            _ => level - given,
+        }
     }
 }
 
@@ -179,15 +215,15 @@ pub fn plan(view: &View, member: &Standing) -> Plan {
     if member.short && view.free > 0 {
         return Plan::Take((view.mine / 4).max(view.total / 64).clamp(1, view.free));
     }
-    let level = view.level();
+    let part = view.part(view.me);
     // if this much is free, it is enough for the members that asked
     if member.asked && view.free < view.total / 64 {
         let needed = (member.charge + 2 * member.spare).max(member.floor);
         let step = (view.mine / STEP).max(2 * view.total / UNITS as u32);
         let lower = view.mine.saturating_sub(step);
         if member.wants {
-            let least = level.max(member.floor);
-            if view.mine > least + level / STEP {
+            let least = part.max(member.floor);
+            if view.mine > least + part / STEP {
                 return Plan::ShrinkTo(lower.max(least));
             }
         } else if needed <= lower {
@@ -197,7 +233,7 @@ pub fn plan(view: &View, member: &Standing) -> Plan {
         }
     }
     // members that have more than their part are asked, too
-    let below = view.wanting > 0 && view.mine + level / STEP < level;
+    let below = view.wanting > 0 && view.mine + part / STEP < part;
     if member.short && (view.idle_spare > 0 || below) { Plan::Ask } else { Plan::Stay }
 }
 
@@ -209,15 +245,23 @@ pub struct Shares<'a> {
     used: &'a Word,
     /// The part that the cache is to have, in pages.
     cached: &'a Word,
+    turn: &'a Turn,
     units: &'a [Word; UNITS],
     members: &'a [Member],
 }
 
 impl<'a> Shares<'a> {
     /// For a budget of `total` pages. The memory must be zeroed, or used by `Shares` before. At most [`MEMBERS_MAX`] entries.
-    pub fn new(total: u32, used: &'a Word, cached: &'a Word, units: &'a [Word; UNITS], members: &'a [Member]) -> Self {
+    pub fn new(
+        total: u32,
+        used: &'a Word,
+        cached: &'a Word,
+        turn: &'a Turn,
+        units: &'a [Word; UNITS],
+        members: &'a [Member],
+    ) -> Self {
         assert!((1..=MEMBERS_MAX).contains(&members.len()));
-        Shares { total, used, cached, units, members }
+        Shares { total, used, cached, turn, units, members }
     }
 
     /// The whole.
@@ -413,26 +457,57 @@ impl<'a> Shares<'a> {
     }
 
     /// Calls `each` for the other living members.
-    fn for_each_other(&self, id: MemberId, mut each: impl FnMut(&'a Member)) {
+    fn for_each_other(&self, id: MemberId, mut each: impl FnMut(&'a Member, MemberId)) {
         for (index, member) in self.used().iter().enumerate() {
             let other = MemberId::new(index, member.generation.load());
             if other != id && self.lives(other) {
-                each(member);
+                each(member, other);
             }
         }
     }
 
-    /// The state of the budget, as the member sees it.
-    pub fn view(&self, id: MemberId) -> View {
+    /// Gives the member a turn from `now` on, if it is nobody's and the rest after the last one is over. Returns whether it did.
+    pub fn take_turn(&self, id: MemberId, now: u32) -> bool {
+        let last = self.turn.holder.load();
+        let rest = self.turn.rest.load().min(*REST_IN_VAIN_MS.end()) + if last == id.0 { AGAIN_MS } else { 0 };
+        let late = now.wrapping_sub(self.turn.end.load()) as i32;
+        let is_free = !self.lives(MemberId(last)) || late >= rest as i32;
+        let taken = is_free && self.turn.holder.replace(last, id.0);
+        if taken {
+            self.turn.end.store(now.wrapping_add(TURN_MS));
+        }
+        taken
+    }
+
+    /// The member's turn ends. After one in `vain` there is none for a while.
+    pub fn end_turn(&self, id: MemberId, now: u32, vain: bool) {
+        if self.turn.holder.load() == id.0 {
+            let (least, most) = (*REST_IN_VAIN_MS.start(), *REST_IN_VAIN_MS.end());
+            self.turn.rest.store(if vain { self.turn.rest.load().saturating_mul(2).clamp(least, most) } else { REST_MS });
+            self.turn.end.store(now);
+        }
+    }
+
+    /// Whose turn it is.
+    fn turn(&self, now: u32) -> MemberId {
+        let holder = MemberId(self.turn.holder.load());
+        let lasts = (self.turn.end.load().wrapping_sub(now) as i32) > 0;
+        if lasts && self.lives(holder) { holder } else { MemberId::NOBODY }
+    }
+
+    /// The state of the budget, as the member sees it. `now` is in milliseconds.
+    pub fn view(&self, id: MemberId, now: u32) -> View {
         let (cached, has) = (self.cached(), self.pages(MemberId::CACHE));
         let mut view = View {
+            me: id,
+            turn: self.turn(now),
             total: self.total.saturating_sub(cached.max(has)),
             free: self.free().saturating_sub(cached.saturating_sub(has)),
             mine: self.pages(id),
             members: 1,
             ..View::default()
         };
-        self.for_each_other(id, |member| {
+        self.for_each_other(id, |member, _| {
             let pages = member.pages.load();
             view.members += 1;
             if member.wants.load() == 0 {
@@ -447,9 +522,9 @@ impl<'a> Shares<'a> {
 
     /// Asks the other members that could do without something, or have more than their part. `ring` wakes their page daemons.
     pub fn ask(&self, id: MemberId, view: &View, mut ring: impl FnMut(&'a Member)) {
-        let level = view.level();
-        self.for_each_other(id, |member| {
-            let least = if member.wants.load() == 0 { member.floor.load() } else { level.saturating_add(level / STEP) };
+        self.for_each_other(id, |member, other| {
+            let part = view.part(other);
+            let least = if member.wants.load() == 0 { member.floor.load() } else { part.saturating_add(part / STEP) };
             if member.pages.load() > least && member.asked.load() == 0 {
                 member.asked.store(1);
                 ring(member);

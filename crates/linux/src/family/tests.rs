@@ -78,3 +78,25 @@ fn a_child_whose_part_is_gone_has_the_limit_of_what_it_gets() {
         assert!((gets..gets + 32).contains(&core.vm.promised()), "{}", core.vm.promised());
     }
 }
+
+/// A process that is short for a while takes its turn. If it has as many hard faults then, the turn was in vain, and there is none for
+/// a while.
+#[test]
+fn a_turn_is_worth_it_if_half_of_the_faults_are_gone() {
+    const MS: u64 = 1_000_000;
+    for (faults_a_second, vain) in [(900, true), (400, false)] {
+        let Some((_machine, family)) = charged("turns", 900, 1024) else { return };
+        let other = family.shares.reserve(MemberId::NOBODY).expect("room");
+        let mut sharing = Sharing { wanted: 1, since: (0, 0), ..Sharing::default() };
+        let mut look = |ms: u64, faults: u64, wanting: u32| {
+            let view = View { wanting, ..family.shares.view(family.id(), ms as u32) };
+            sharing.take_turns(&family, &view, true, (ms * MS, faults));
+            sharing.turn.is_some()
+        };
+        assert!(!look(100, 100, 1) && !look(500, 500, 0) && look(1000, 1000, 1), "for a while, and not alone");
+        assert!(look(2001, 3000, 1), "half of it is over");
+        let end = 1000 + u64::from(TURN_MS);
+        assert!(!look(end, 3000 + faults_a_second * (end - 2001) / 1000, 1));
+        assert_eq!(family.shares.take_turn(other, end as u32 + 1000), !vain);
+    }
+}

@@ -20,7 +20,8 @@ pub(super) fn meanwhile() {
 fn shares(total: u32, members: usize) -> Shares<'static> {
     let units = Box::leak(Box::new([const { Word(AtomicU32::new(0)) }; UNITS]));
     let members = (0..members).map(|_| Member::default()).collect::<Vec<_>>().leak();
-    Shares::new(total, Box::leak(Box::default()), Box::leak(Box::default()), units, members)
+    let (used, cached) = (Box::leak(Box::default()), Box::leak(Box::default()));
+    Shares::new(total, used, cached, Box::leak(Box::default()), units, members)
 }
 
 #[derive(Debug, Clone, Default)]
@@ -56,6 +57,7 @@ struct Model {
     deaths: u64,
     killed: Cell<u32>,
     forks: Cell<u32>,
+    milliseconds: Cell<u32>,
 }
 
 const FLOOR: u32 = 20;
@@ -76,6 +78,7 @@ impl Model {
             deaths,
             killed: Cell::new(0),
             forks: Cell::new(0),
+            milliseconds: Cell::new(0),
         });
         FAMILY.with(|family| *family.borrow_mut() = Some(model.clone()));
         model
@@ -198,7 +201,7 @@ impl Model {
             }
             return;
         }
-        let view = self.shares.view(id);
+        let view = self.shares.view(id, self.milliseconds.get());
         let short = process.appetite > mine && mine - process.charge < 8;
         let asked = self.shares.member(id).asked.load() != 0;
         self.shares.member(id).asked.store(0);
@@ -207,7 +210,7 @@ impl Model {
         self.shares.set_wants(id, wants);
         self.change(p, |process| {
             process.wants = wants;
-            let starves = short && u64::from(view.mine) * 8 < u64::from(view.fair()) * 7;
+            let starves = short && view.turn == MemberId::NOBODY && u64::from(view.mine) * 8 < u64::from(view.fair()) * 7;
             process.starving = if starves { process.starving + 1 } else { 0 };
             assert!(process.starving < 500, "process {p} has {} of {}, for long", view.mine, view.fair());
         });
@@ -321,6 +324,61 @@ fn memory_goes_to_who_uses_it() {
     model.end();
 }
 
+/// Three children that sweep over what they have in common, more than an equal part holds, did nothing but read: for 30 s instead
+/// of two.
+#[test]
+fn by_turns_one_has_more_than_its_part() {
+    for (n, given) in [(3, 3), (4, 2)] {
+        let model = family(4096, n);
+        (0..n).for_each(|p| model.change(p, |process| process.appetite = if p == 0 { 0 } else { 10_000 }));
+        let run = || {
+            (0..2000).for_each(|i| model.step(i % n));
+            let pages = pages(&model);
+            let others = pages[2..].iter().copied().min().expect("one at least");
+            (pages[1], others)
+        };
+        let level = (4096 - FLOOR) / (n as u32 - 1);
+        let about = |pages: u32, part: u32| assert!(pages.abs_diff(part) <= part / 8 + 2 * 64, "{n}: {pages} of {part}");
+        let (first, others) = run();
+        about(first, level);
+        about(others, level);
+        let ids = [1, 2].map(|p| MemberId(model.get(p).id));
+        assert!(model.shares.take_turn(ids[0], 0) && !model.shares.take_turn(ids[1], TURN_MS - 1));
+        let (first, others) = run();
+        about(first, level + (n as u32 - 2) * (level / given));
+        about(others, level - level / given);
+        model.milliseconds.set(TURN_MS);
+        let (first, others) = run();
+        about(first, level);
+        about(others, level);
+        model.end();
+    }
+}
+
+/// After turns in vain there is none for longer and longer. The last holder lets others have theirs first, and a dead one has none.
+#[test]
+fn turns_come_one_after_the_other() {
+    let shares = shares(640, 3);
+    let [a, b] = [(); 2].map(|()| shares.reserve(MemberId::NOBODY).expect("room"));
+    assert!(shares.claim(a, 11) && shares.claim(b, 12));
+    let mut now = u32::MAX - 3000; // the clock begins anew
+    assert!(shares.take_turn(a, now) && shares.turn(now) == a && !shares.take_turn(b, now));
+    shares.end_turn(b, now, false);
+    assert_eq!(shares.turn(now + TURN_MS - 1), a, "it is not b's to end");
+    for pause in [4000, 8000, 16_000, 32_000, 64_000, 64_000] {
+        shares.end_turn(a, now, true);
+        assert!(shares.turn(now) == MemberId::NOBODY && !shares.take_turn(b, now.wrapping_add(pause - 1)));
+        now = now.wrapping_add(pause + AGAIN_MS);
+        assert!(shares.take_turn(a, now));
+    }
+    shares.end_turn(a, now, false);
+    now = now.wrapping_add(REST_MS);
+    assert!(!shares.take_turn(a, now) && shares.take_turn(b, now));
+    shares.bury(b);
+    assert!(shares.turn(now) == MemberId::NOBODY && shares.take_turn(a, now));
+    assert_eq!(shares.turn(now.wrapping_add(TURN_MS)), MemberId::NOBODY);
+}
+
 /// An entry that was reserved for a child counts as long as its parent lives. Then it is free for all, and the child notices.
 #[test]
 fn what_was_reserved_is_not_lost() {
@@ -374,9 +432,15 @@ fn anything_may_stand_there() {
         {
             word.store(random() >> (random() % 32));
         }
-        shares.used.store(random());
+        [&shares.used, &shares.turn.holder, &shares.turn.end, &shares.turn.rest].iter().for_each(|word| word.store(random()));
         let Some(id) = shares.reserve(MemberId(random())) else { continue };
-        let view = shares.view(id);
+        let holder = MemberId(shares.turn.holder.load());
+        for turn in [id, holder] {
+            shares.turn.holder.store(turn.0);
+            shares.take_turn(id, random());
+            shares.end_turn(id, random(), random() % 2 == 0);
+        }
+        let view = shares.view(id, random());
         for wants in [false, true] {
             let standing = Standing { charge: 10, spare: 8, floor: 20, short: wants, wants, asked: true };
             if let Plan::Take(pages) | Plan::ShrinkTo(pages) = plan(&view, &standing) {
