@@ -432,7 +432,7 @@ fn anything_may_stand_there() {
         {
             word.store(random() >> (random() % 32));
         }
-        [&shares.used, &shares.turn.holder, &shares.turn.end, &shares.turn.rest].iter().for_each(|word| word.store(random()));
+        [shares.used, &shares.turn.holder, &shares.turn.end, &shares.turn.rest].iter().for_each(|word| word.store(random()));
         let Some(id) = shares.reserve(MemberId(random())) else { continue };
         let holder = MemberId(shares.turn.holder.load());
         for turn in [id, holder] {
