@@ -209,8 +209,8 @@ pub(super) fn serve(memory: &str) {
     }
 }
 
-/// Lets a program that is not the first one, and whose pager cannot start, go on without one. Its own descendants go on without one,
-/// too, and without a message.
+/// Lets a program that is not the first one, and whose pager cannot start, go on without one. So do its own descendants, without a
+/// message.
 fn go_without(status_fd: Option<i32>, why: &str) {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     sys::complain(format!("process {} ({}) runs without paging: {why}", sys::getpid(), name.trim_end()).as_bytes());

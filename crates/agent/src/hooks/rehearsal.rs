@@ -11,8 +11,8 @@ pub fn is_refused(nr: i32, a: &[usize; 6], shares: bool) -> bool {
     let mask = sys::block_signals(); // no handler of the program's may run in that process
     let child: isize;
     // SAFETY: the child uses registers only, not the stack that it has in common with this thread, which the kernel suspends until
-    // the child has ended. The call concerns the child, whose descriptors, credentials and namespaces are its own, and reads what the
-    // program has passed. The exit status is the error, or 0; a child that may not exit is killed, which is no error either.
+    // the child has ended. The call concerns the child, whose descriptors, credentials and namespaces are its own, and reads what
+    // the program has passed. The exit status is the error, or 0; a child that may not exit is killed, which is no error either.
     unsafe {
         asm!(
             "syscall",

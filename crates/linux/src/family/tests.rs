@@ -79,8 +79,8 @@ fn a_child_whose_part_is_gone_has_the_limit_of_what_it_gets() {
     }
 }
 
-/// A process that is short for a while takes its turn. If it has as many hard faults then, the turn was in vain, and there is none for
-/// a while.
+/// A process that is short for a while takes its turn. If it has as many hard faults then, the turn was in vain, and there is none
+/// for a while.
 #[test]
 fn a_turn_is_worth_it_if_half_of_the_faults_are_gone() {
     const MS: u64 = 1_000_000;
