@@ -38,10 +38,10 @@ const LEAST_PAGES: u32 = 96;
 const LOOK_NS: core::ops::RangeInclusive<u64> = 2_000_000..=128_000_000;
 /// For this long, a process that was short counts as one that wants more, in nanoseconds.
 const WANTS_NS: u64 = 500_000_000;
+/// A process that has wanted more for so long, as others do, takes its turn, in nanoseconds.
+const SQUEEZED_NS: u64 = 100_000_000;
 /// A process tries to shrink for the first of these times before it gives up, and then keeps its part for the second, in
 /// nanoseconds.
-/// A process that has been short for so long, and would have to share the rest, takes its turn, in nanoseconds.
-const SQUEEZED_NS: u64 = 100_000_000;
 const PATIENCE_NS: u64 = 500_000_000;
 const LEFT_ALONE_NS: u64 = 5_000_000_000;
 

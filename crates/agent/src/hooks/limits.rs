@@ -24,6 +24,9 @@ impl Set {
         self.asked.store(asked, Relaxed);
         self.given.store(given, Relaxed);
     }
+    fn is_raised(&self) -> bool {
+        self.given.load(Relaxed) != self.asked.load(Relaxed)
+    }
     /// What the program is to see where the kernel has this value.
     fn seen(&self, value: u64) -> u64 {
         if value == self.given.load(Relaxed) { self.asked.load(Relaxed) } else { value }
@@ -136,7 +139,7 @@ unsafe fn prlimit(resource: usize, new: usize, old: usize) -> Option<isize> {
 /// execve(2), execveat(2): the new program gets the soft limits that this one has set.
 unsafe fn exec(nr: i32, a: [usize; 6]) -> isize {
     let raised = LIMITS.each_ref().map(|limit| {
-        let now = limit.now()?;
+        let now = if limit.soft.is_raised() { limit.now() } else { None }?;
         let seen = libc::rlimit { rlim_cur: limit.soft.seen(now.rlim_cur), ..now };
         (seen.rlim_cur != now.rlim_cur && limit.give(&seen) == 0).then_some(now)
     });

@@ -27,6 +27,8 @@ const SET_MODE_FILTER: usize = 1;
 const TSYNC: usize = 1 << 0;
 const NEW_LISTENER: usize = 1 << 3;
 const TSYNC_ESRCH: usize = 1 << 4;
+/// It takes NEW_LISTENER.
+const WAIT_KILLABLE: usize = 1 << 5;
 /// The longest filter that the kernel takes, in instructions.
 const FILTER_MAX: usize = 4096;
 const PAGE: usize = 4096;
@@ -72,7 +74,7 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
             Verdict::done(r)
         }
         // (libseccomp asks whether the kernel has this call by one that it must refuse)
-        (false, _) if is_refused(nr, &a) => Verdict::pass(),
+        (false, _) if is_refused(nr, a) => Verdict::pass(),
         (false, _) if alone && agent.leave(Some(LEFT)) => Verdict::pass(),
         (false, _) => agent.stop(
             "the program was stopped: it puts itself under a seccomp filter under which its pager's threads cannot live (they need userfaultfd's \
@@ -88,8 +90,11 @@ const LEFT: &str = "it put itself under a seccomp filter under which the pager c
 /// The program has a filter of its own. It may forbid what [`rehearsal`] does.
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
-fn is_refused(nr: i32, a: &[usize; 6]) -> bool {
-    !CONFINED.load(Relaxed) && rehearsal::is_refused(nr, a, true)
+fn is_refused(nr: i32, mut a: [usize; 6]) -> bool {
+    if nr as libc::c_long == libc::SYS_seccomp {
+        a[1] &= !(NEW_LISTENER | WAIT_KILLABLE); // nobody would listen to the process that tries
+    }
+    !CONFINED.load(Relaxed) && rehearsal::is_refused(nr, &a, true)
 }
 
 /// One instruction of a filter: linux/filter.h's sock_filter.
