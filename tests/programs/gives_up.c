@@ -154,6 +154,15 @@ static void cases(const char *name, const char *dir) {
         if (syscall(SYS_seccomp, 1, valid ? 0x8000 : 0, &program) != -1 || errno != EINVAL) fail("a filter that is refused");
     } else if (!strcmp(name, "no-namespace")) {
         if (unshare(CLONE_NEWUSER | 0x10) != -1 || errno != EINVAL) fail("a namespace that there is not");
+    } else if (!strcmp(name, "new-pids")) { // its next child is the first process of a namespace, and must be one of its own
+        MUST(unshare(CLONE_NEWPID));
+        if (unshare(CLONE_NEWUSER | 0x10) != -1 || errno != EINVAL) fail("a namespace that there is not");
+        for (int i = 0; i < 2; i++) {
+            pid_t child = fork(); int status;
+            if (child == 0) { sleep(i == 0); _exit(0); }
+            if (i == 0) continue;
+            if (waitpid(child, &status, 0) != child || status) fail("a child");
+        }
     } else if (!strcmp(name, "exec")) { // a daemon that gives up root and starts another program
         MUST(setresgid(65534, 65534, 65534)); MUST(setresuid(65534, 65534, 65534));
         pid_t child = vfork(); int status;

@@ -134,6 +134,7 @@ fn fork(agent: &'static Agent, (call, stack): (Fork, usize)) -> Verdict {
     let result = agent.fork(call);
     if result == 0 {
         locks::forked();
+        limits::forked();
     }
     match result {
         0 if stack != 0 => Verdict { result: 0, how: How::on_stack(stack) },

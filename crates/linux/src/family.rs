@@ -487,9 +487,11 @@ impl Sharing {
             if view.turn == view.me && self.wanted != 0 {
                 return;
             }
-            // it was worth it if half of the faults are gone
-            let vain = turn.middle.is_some_and(|middle| rate(middle, now) > turn.before / 2);
-            family.shares.end_turn(view.me, milliseconds(now.0), vain);
+            // it was worth it if half of the faults are gone (the program may have slept over its end)
+            let vain = turn.before > 0 && turn.middle.is_some_and(|middle| rate(middle, now) > turn.before / 2);
+            if age < u64::from(TURN_MS) * 1_000_000 + 2 * LOOK_NS.end() {
+                family.shares.end_turn(view.me, milliseconds(now.0), vain);
+            }
             (self.turn, self.since) = (None, now);
         } else if short
             && view.wanting > 0
@@ -546,6 +548,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         family.excess.fetch_min(fixed, Relaxed);
         if self.wanted == 0 && family.shares.wants(family.id()) {
             self.wanted = now; // for a fork
+            self.since = (now, counters.hard_faults.get());
         }
         self.take_turns(family, &view, short, (now, counters.hard_faults.get()));
         self.target = self.target.filter(|target| core.vm.limit() == target.pages); // else a fork has set another limit
@@ -588,7 +591,8 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
             }
             Plan::Ask => {
                 self.wanted = now;
-                self.pause = (self.pause * 2).clamp(*LOOK_NS.start(), *LOOK_NS.end());
+                let longer = if self.turn.is_some() { 0 } else { self.pause * 2 };
+                self.pause = longer.clamp(*LOOK_NS.start(), *LOOK_NS.end());
                 self.look_at = now + self.pause;
                 drop(core);
                 family.ask(&view);

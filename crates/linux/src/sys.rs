@@ -189,6 +189,18 @@ pub fn read_file<'a>(path: &[u8], buf: &'a mut [u8]) -> Result<&'a [u8], Errno> 
     Ok(&buf[..len])
 }
 
+/// stat(2).
+///
+/// # Errors
+/// As the call.
+pub fn stat(path: &core::ffi::CStr) -> Result<libc::stat, Errno> {
+    // SAFETY: all-zero bytes are a valid stat, which the kernel writes.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: a C string; the structure lives over the call.
+    unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut stat, 0) }?;
+    Ok(stat)
+}
+
 /// The process at the other end of a connected Unix socket, as it was when it connected or began to listen (SO_PEERCRED). The
 /// process id is 0 if that process is not in our process id namespace.
 ///

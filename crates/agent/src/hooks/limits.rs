@@ -5,8 +5,7 @@
 //! it starts by exec, except for the hard limit.
 
 use super::raw;
-use crate::agent;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use overspill_linux::{area, sys};
 
 /// A soft or a hard limit in bytes that the program has set.
@@ -83,8 +82,24 @@ impl Limit {
 
 static LIMITS: [Limit; 2] = [Limit::new(libc::RLIMIT_AS), Limit::new(libc::RLIMIT_DATA)];
 
+/// The process that the pager is for. (It may have ended before the program.)
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// A filter of the program's forbids to change limits.
+static LEFT_ALONE: AtomicBool = AtomicBool::new(false);
+
+/// To be called in a forked child that has a pager.
+pub fn forked() {
+    PROCESS.store(sys::getpid(), Relaxed);
+}
+
+/// From now on an exec does not lower limits.
+pub fn leave_alone() {
+    LEFT_ALONE.store(true, Relaxed);
+}
+
 /// To be called when the pager has mapped what it needs, except for these bytes.
 pub fn count_own(more_bytes: usize) {
+    forked();
     let (reserved, mapped) = area::sizes();
     LIMITS[0].own.store(reserved as u64, Relaxed);
     LIMITS[1].own.store(reserved.min(mapped + more_bytes) as u64, Relaxed);
@@ -114,7 +129,9 @@ unsafe fn prlimit(resource: usize, new: usize, old: usize) -> Option<isize> {
     let before = limit.now()?;
     let seen = limit.seen(&before);
     if new != 0 {
-        agent::get().filter(|agent| agent.is_its_process())?;
+        if PROCESS.load(Relaxed) != sys::getpid() {
+            return None;
+        }
         let mut asked = [0u8; size_of::<libc::rlimit>()];
         sys::read_own(new, &mut asked).ok()?;
         // SAFETY: two words, of which any value is one; the array has as many bytes.
@@ -139,7 +156,7 @@ unsafe fn prlimit(resource: usize, new: usize, old: usize) -> Option<isize> {
 /// execve(2), execveat(2): the new program gets the soft limits that this one has set.
 unsafe fn exec(nr: i32, a: [usize; 6]) -> isize {
     let raised = LIMITS.each_ref().map(|limit| {
-        let now = if limit.soft.is_raised() { limit.now() } else { None }?;
+        let now = if limit.soft.is_raised() && !LEFT_ALONE.load(Relaxed) { limit.now() } else { None }?;
         let seen = libc::rlimit { rlim_cur: limit.soft.seen(now.rlim_cur), ..now };
         (seen.rlim_cur != now.rlim_cur && limit.give(&seen) == 0).then_some(now)
     });

@@ -29,7 +29,7 @@ pub fn enters(agent: &'static Agent, nr: i32, a: [usize; 6]) {
     if !needs_one_thread || !agent.is_only_thread() || agent.manages() {
         return;
     }
-    if rehearsal::is_refused(nr, &a, false) {
+    if rehearsal::is_refused(nr, &a, false, libc::SYS_exit) {
         agent.machine().may_share_pages(); // each page counts as shared until it is written
     } else {
         agent.leave(None);

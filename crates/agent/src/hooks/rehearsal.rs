@@ -2,12 +2,27 @@
 //! ends.
 
 use core::arch::asm;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use overspill_linux::sys;
 
+/// The program has a filter of its own, which may forbid to make a process.
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// To be called when the program has put itself under a filter.
+pub fn end() {
+    CONFINED.store(true, Relaxed);
+}
+
 /// Whether the kernel refuses this call. `shares`: the process that tries has this one's memory, or else a copy, which it may have
-/// only if nothing of it is managed (the pager would not know of the child). If no process can be made, the answer is no.
-pub fn is_refused(nr: i32, a: &[usize; 6], shares: bool) -> bool {
+/// only if nothing of it is managed (the pager would not know of the child). It ends by the system call `exit`. If no process can
+/// be made, the answer is no. So it is if the next process would be the first of a new process id namespace, which ends with it.
+pub fn is_refused(nr: i32, a: &[usize; 6], shares: bool, exit: libc::c_long) -> bool {
+    let namespace = |path: &core::ffi::CStr| sys::stat(path).map(|stat| stat.st_ino);
+    if CONFINED.load(Relaxed) || namespace(c"/proc/self/ns/pid") != namespace(c"/proc/self/ns/pid_for_children") {
+        return false;
+    }
     let flags = if shares { libc::CLONE_VM | libc::CLONE_VFORK } else { libc::CLONE_VFORK };
+    let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 }; // (not 0, which is no limit for a program that gets core dumps)
     let mask = sys::block_signals(); // no handler of the program's may run in that process
     let child: isize;
     // SAFETY: the child uses registers only, not the stack that it has in common with this thread, which the kernel suspends until
@@ -18,6 +33,10 @@ pub fn is_refused(nr: i32, a: &[usize; 6], shares: bool) -> bool {
             "syscall",
             "test rax, rax",
             "jnz 3f",
+            "mov eax, {setrlimit}",
+            "mov edi, {core}",
+            "mov rsi, r10",
+            "syscall",
             "mov rax, r12",
             "mov rdi, r13",
             "mov rsi, r14",
@@ -28,16 +47,14 @@ pub fn is_refused(nr: i32, a: &[usize; 6], shares: bool) -> bool {
             "jns 2f",
             "sub edi, eax",
             "2:",
-            "mov eax, {exit}",
-            "syscall",
-            "mov eax, {exit_group}",
+            "mov rax, r9",
             "syscall",
             "ud2",
             "3:",
-            exit = const libc::SYS_exit,
-            exit_group = const libc::SYS_exit_group,
+            setrlimit = const libc::SYS_setrlimit,
+            core = const libc::RLIMIT_CORE,
             inlateout("rax") libc::SYS_clone as isize => child,
-            in("rdi") flags, in("rsi") 0usize, in("rdx") 0usize, in("r10") 0usize, in("r8") 0usize,
+            in("rdi") flags, in("rsi") 0usize, in("rdx") 0usize, in("r10") &raw const no_core, in("r8") 0usize, in("r9") exit,
             in("r12") nr as usize, in("r13") a[0], in("r14") a[1], in("r15") a[2],
             lateout("rcx") _, lateout("r11") _,
             options(nostack)

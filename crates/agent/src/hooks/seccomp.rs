@@ -15,9 +15,8 @@
 //! A filter on one of several threads applies to that thread only, because the program's other threads are outside of it as well.
 
 use super::sites::Verdict;
-use super::{raw, rehearsal};
+use super::{limits, raw, rehearsal};
 use crate::agent::Agent;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use overspill_linux::io::Engine;
 use overspill_linux::mappings::{PAGEMAP_SCAN, PROCMAP_QUERY};
 use overspill_linux::sys;
@@ -50,33 +49,42 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
     if mode > SET_MODE_FILTER {
         return Verdict::pass();
     }
+    if mode == SET_MODE_STRICT && (flags != 0 || program != 0) {
+        return Verdict::pass(); // libseccomp asks so whether the kernel has this call
+    }
+    let filter = match mode {
+        SET_MODE_STRICT => None,
+        _ => match read_filter(program) {
+            Some(filter) => Some(filter),
+            None => return Verdict::pass(), // the kernel refuses it
+        },
+    };
+    if !filter.is_some_and(|filter| allows(filter, libc::SYS_prlimit64)) {
+        limits::leave_alone();
+    }
     let alone = agent.is_only_thread();
     if !alone && flags & TSYNC == 0 {
         return Verdict::pass();
     }
-    let can_live = match mode {
-        SET_MODE_STRICT => false,
-        _ => match read_filter(program) {
-            Some(filter) => can_live(filter, agent.engine()),
-            None => return Verdict::pass(), // the kernel refuses it
-        },
-    };
-    CONFINED.fetch_or(can_live, Relaxed);
-    match (can_live, flags & TSYNC != 0) {
-        (true, true) => Verdict::pass(),
-        (true, false) => {
-            let listens = if flags & NEW_LISTENER != 0 { TSYNC_ESRCH } else { 0 };
+    let can_live = filter.is_some_and(|filter| can_live(filter, agent.engine()));
+    if !can_live && is_refused(filter, nr, a) {
+        return Verdict::pass();
+    }
+    let threads = if flags & TSYNC != 0 { flags } else { flags | TSYNC | if flags & NEW_LISTENER != 0 { TSYNC_ESRCH } else { 0 } };
+    match can_live {
+        true => {
             // SAFETY: the program's own call, on all threads.
-            let r = unsafe { raw(libc::SYS_seccomp as i32, &[SET_MODE_FILTER, flags | TSYNC | listens, program, 0, 0, 0]) };
-            if r > 0 && flags & NEW_LISTENER == 0 {
+            let r = unsafe { raw(libc::SYS_seccomp as i32, &[SET_MODE_FILTER, threads, program, 0, 0, 0]) };
+            if r > 0 && flags & (NEW_LISTENER | TSYNC) == 0 {
                 agent.cannot_follow(libc::ESRCH); // `r` is the id of a thread that is under another filter
+            }
+            if r >= 0 {
+                rehearsal::end();
             }
             Verdict::done(r)
         }
-        // (libseccomp asks whether the kernel has this call by one that it must refuse)
-        (false, _) if is_refused(nr, a) => Verdict::pass(),
-        (false, _) if alone && agent.leave(Some(LEFT)) => Verdict::pass(),
-        (false, _) => agent.stop(
+        false if alone && agent.leave(Some(LEFT)) => Verdict::pass(),
+        false => agent.stop(
             "the program was stopped: it puts itself under a seccomp filter under which its pager's threads cannot live (they need userfaultfd's \
              ioctls, io_uring or pread and pwritev, futex and madvise), and there is memory of it in swap; run it without Overspill, or allow \
              these calls",
@@ -87,14 +95,18 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
 /// For the user, when the pager ends.
 const LEFT: &str = "it put itself under a seccomp filter under which the pager cannot live";
 
-/// The program has a filter of its own. It may forbid what [`rehearsal`] does.
-static CONFINED: AtomicBool = AtomicBool::new(false);
-
-fn is_refused(nr: i32, mut a: [usize; 6]) -> bool {
+/// Whether the kernel would refuse strict mode or this filter.
+fn is_refused(filter: Option<&[Instruction]>, nr: i32, mut a: [usize; 6]) -> bool {
     if nr as libc::c_long == libc::SYS_seccomp {
         a[1] &= !(NEW_LISTENER | WAIT_KILLABLE); // nobody would listen to the process that tries
     }
-    !CONFINED.load(Relaxed) && rehearsal::is_refused(nr, &a, true)
+    let group = filter.is_some_and(|filter| !allows(filter, libc::SYS_exit));
+    rehearsal::is_refused(nr, &a, true, if group { libc::SYS_exit_group } else { libc::SYS_exit })
+}
+
+/// Whether the filter lets a call without arguments pass.
+fn allows(filter: &[Instruction], nr: libc::c_long) -> bool {
+    matches!(run(filter, nr as u32, [0; 3]).unwrap_or(0) & ACTION, ALLOW | LOG)
 }
 
 /// One instruction of a filter: linux/filter.h's sock_filter.

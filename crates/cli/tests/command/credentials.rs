@@ -141,6 +141,10 @@ fn a_sandbox_that_the_kernel_refuses_changes_nothing() {
             no_swap_file_left(&dir);
         }
     }
+    if root() {
+        let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &["new-pids", "first"]);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{:?}", r.output);
+    }
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 

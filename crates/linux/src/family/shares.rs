@@ -212,10 +212,12 @@ const STEP: u32 = 16;
 
 /// The next step for a member in this state.
 pub fn plan(view: &View, member: &Standing) -> Plan {
-    if member.short && view.free > 0 {
-        return Plan::Take((view.mine / 4).max(view.total / 64).clamp(1, view.free));
-    }
     let part = view.part(view.me);
+    // what is given for another member's turn is for that one
+    let kept = if matches!(view.turn, MemberId::NOBODY) || view.turn == view.me || view.mine < part { 0 } else { view.total / 64 };
+    if member.short && view.free > kept {
+        return Plan::Take((view.mine / 4).max(view.total / 64).clamp(1, view.free - kept));
+    }
     // if this much is free, it is enough for the members that asked
     if member.asked && view.free < view.total / 64 {
         let needed = (member.charge + 2 * member.spare).max(member.floor);
@@ -233,7 +235,7 @@ pub fn plan(view: &View, member: &Standing) -> Plan {
         }
     }
     // members that have more than their part are asked, too
-    let below = view.wanting > 0 && view.mine + part / STEP < part;
+    let below = view.wanting > 0 && view.mine + part / STEP < part.max(member.floor);
     if member.short && (view.idle_spare > 0 || below) { Plan::Ask } else { Plan::Stay }
 }
 
@@ -470,8 +472,8 @@ impl<'a> Shares<'a> {
     pub fn take_turn(&self, id: MemberId, now: u32) -> bool {
         let last = self.turn.holder.load();
         let rest = self.turn.rest.load().min(*REST_IN_VAIN_MS.end()) + if last == id.0 { AGAIN_MS } else { 0 };
-        let late = now.wrapping_sub(self.turn.end.load()) as i32;
-        let is_free = !self.lives(MemberId(last)) || late >= rest as i32;
+        let rests = now.wrapping_sub(self.turn.end.load()) < rest;
+        let is_free = !self.lives(MemberId(last)) || !rests && self.turn(now) == MemberId::NOBODY;
         let taken = is_free && self.turn.holder.replace(last, id.0);
         if taken {
             self.turn.end.store(now.wrapping_add(TURN_MS));
@@ -491,7 +493,7 @@ impl<'a> Shares<'a> {
     /// Whose turn it is.
     fn turn(&self, now: u32) -> MemberId {
         let holder = MemberId(self.turn.holder.load());
-        let lasts = (self.turn.end.load().wrapping_sub(now) as i32) > 0;
+        let lasts = (1..=TURN_MS).contains(&self.turn.end.load().wrapping_sub(now));
         if lasts && self.lives(holder) { holder } else { MemberId::NOBODY }
     }
 

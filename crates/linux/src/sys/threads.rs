@@ -1,6 +1,6 @@
 //! The calling thread, other threads of this process, and CPUs.
 
-use super::{Errno, open, read_file, sys};
+use super::{Errno, open, read_file, stat, sys};
 
 /// How many threads this process has.
 pub fn thread_count() -> Result<u32, Errno> {
@@ -9,12 +9,7 @@ pub fn thread_count() -> Result<u32, Errno> {
 
 /// The directory of this process's threads.
 pub fn task_directory() -> Result<libc::stat, Errno> {
-    // SAFETY: all-zero bytes are a valid stat, which the kernel writes.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    let (path, out) = (c"/proc/self/task".as_ptr(), &raw mut stat);
-    // SAFETY: a C string; the structure lives over the call.
-    unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path, out, 0) }?;
-    Ok(stat)
+    stat(c"/proc/self/task")
 }
 
 /// How many threads this process has, without io_uring's workers, which belong to the kernel and come and go.

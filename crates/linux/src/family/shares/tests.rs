@@ -371,6 +371,10 @@ fn turns_come_one_after_the_other() {
         now = now.wrapping_add(pause + AGAIN_MS);
         assert!(shares.take_turn(a, now));
     }
+    // a turn of long ago, which nobody has ended
+    for later in [TURN_MS, 1 << 30, 1 << 31, 3 << 30, u32::MAX - TURN_MS] {
+        assert_eq!(shares.turn(now.wrapping_add(later)), MemberId::NOBODY);
+    }
     shares.end_turn(a, now, false);
     now = now.wrapping_add(REST_MS);
     assert!(!shares.take_turn(a, now) && shares.take_turn(b, now));
