@@ -20,7 +20,6 @@ def jobs() -> list[Program]:
         *(program for program in programs("full") if program.name == "sort"),
         batch("python", (1500, None), [sys.executable, TEST_PROGRAMS / "dict_list.py", "SIZE"]),
         batch("fork-pool", (0, None), [sys.executable, SOURCES / "pool.py"]),
-        batch("fork-workers", (0, None), [sys.executable, SOURCES / "workers.py"]),
         batch("php", (0, None), ["php", SOURCES / "hash.php"]),
         batch("perl", (0, None), ["perl", SOURCES / "hash.pl"]),
         batch("ruby", (0, None), ["ruby", SOURCES / "hash.rb"]),
@@ -51,12 +50,17 @@ def algorithms() -> list[Program]:
     return [compiled(name, compiler, ["./algorithms", name]) for name in ALGORITHMS]
 
 
+def workers() -> Program:
+    """Runs only if it is asked for: with too little memory the kernel takes many minutes."""
+    return batch("fork-workers", (0, None), [sys.executable, SOURCES / "workers.py"])
+
+
 def chosen(names: list[str] | None) -> list[Program]:
-    """Those of these names, of which `algorithms` stands for all algorithms; without names all but the algorithms."""
+    """Those of these names, of which `algorithms` stands for all algorithms; without names those of people."""
     if names is None:
         return jobs()
     wanted = {*names, *(ALGORITHMS if "algorithms" in names else ())}
-    return [program for program in [*jobs(), *algorithms()] if program.name in wanted]
+    return [program for program in [*jobs(), *algorithms(), workers()] if program.name in wanted]
 
 
 def compiled(name: str, compiler: list[str | Path], command: list[str | Path]) -> Program:
