@@ -55,12 +55,17 @@ def workers() -> Program:
     return batch("fork-workers", (0, None), [sys.executable, SOURCES / "workers.py"])
 
 
+def everything() -> list[Program]:
+    """Those of people, and those that must be asked for."""
+    return [*jobs(), workers(), *algorithms()]
+
+
 def chosen(names: list[str] | None) -> list[Program]:
     """Those of these names, of which `algorithms` stands for all algorithms; without names those of people."""
     if names is None:
         return jobs()
     wanted = {*names, *(ALGORITHMS if "algorithms" in names else ())}
-    return [program for program in [*jobs(), *algorithms(), workers()] if program.name in wanted]
+    return [program for program in everything() if program.name in wanted]
 
 
 def compiled(name: str, compiler: list[str | Path], command: list[str | Path]) -> Program:

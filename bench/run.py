@@ -544,7 +544,7 @@ def main() -> int:
     parser.add_argument("--size", type=common.parse_size, default=1 << 30, help="memory touched by access [1G]")
     parser.add_argument("--memory", type=common.parse_size, default=256 * MIB, help="memory to do it in [256M]")
     parser.add_argument("--at", type=shares, default=[0.75, 0.5], help="memory of the programs, shares of their peak [0.75,0.5]")
-    names = [*(job.name for job in jobs.jobs()), jobs.workers().name, "algorithms", *jobs.ALGORITHMS]
+    names = [*(job.name for job in jobs.everything()), "algorithms"]
     parser.add_argument("--program", action="append", choices=names, help="this one (may be repeated); `algorithms`: all of those")
     arguments = parser.parse_args()
 

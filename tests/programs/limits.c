@@ -49,13 +49,12 @@ static void ends_well(pid_t child) {
 }
 
 /* What a program sees that was started by exec: the soft limit. */
-static char *seen_by(int resource, rlim_t soft, char **arguments) {
+static void seen_by(int resource, rlim_t soft, char **arguments) {
     static char numbers[2][32];
     snprintf(numbers[0], 32, "%d", resource);
     snprintf(numbers[1], 32, "%ld", (long)soft);
     char *all[] = {self, "sees", numbers[0], numbers[1], NULL};
     memcpy(arguments, all, sizeof all);
-    return self;
 }
 
 static void children(int resource, rlim_t soft, rlim_t hard) {

@@ -30,7 +30,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use overspill_store::PageBytes;
 use overspill_store::packing::{Algorithm, Packer};
 use overspill_vm::types::PAGE_SIZE;
-use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, TURN_MS, Turn, UNITS, View, Word};
+use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, TURN_MS, View, Words};
 
 /// The least that a process has beyond its own buffers, in pages.
 const LEAST_PAGES: u32 = 96;
@@ -38,6 +38,8 @@ const LEAST_PAGES: u32 = 96;
 const LOOK_NS: core::ops::RangeInclusive<u64> = 2_000_000..=128_000_000;
 /// For this long, a process that was short counts as one that wants more, in nanoseconds.
 const WANTS_NS: u64 = 500_000_000;
+/// [`TURN_MS`] in nanoseconds.
+const TURN_NS: u64 = TURN_MS as u64 * 1_000_000;
 /// A process that has wanted more for so long, as others do, takes its turn, in nanoseconds.
 const SQUEEZED_NS: u64 = 100_000_000;
 /// A process tries to shrink for the first of these times before it gives up, and then keeps its part for the second, in
@@ -47,10 +49,7 @@ const LEFT_ALONE_NS: u64 = 5_000_000_000;
 
 #[repr(C)]
 struct Block {
-    used: Word,
-    cached: Word,
-    turn: Turn,
-    units: [Word; UNITS],
+    words: Words,
     members: [Member; 0],
 }
 
@@ -105,7 +104,7 @@ impl Family {
         let at = area::map_shared(size_of::<Block>() + members * size_of::<Member>())? as *const Block;
         // SAFETY: our own fresh mapping, zeroed, for good, and as long as that; it is read and written through atomics only.
         let (block, entries) = unsafe { (&*at, core::slice::from_raw_parts(&raw const (*at).members as *const Member, members)) };
-        let shares = Shares::new(pages, &block.used, &block.cached, &block.turn, &block.units, entries);
+        let shares = Shares::new(pages, &block.words, entries);
         let id = shares.reserve(MemberId::NOBODY).expect("all entries are free");
         shares.take(id, pages);
         Ok(Family {
@@ -481,7 +480,7 @@ impl Sharing {
         }
         if let Some(turn) = &mut self.turn {
             let age = now.0 - turn.began;
-            if age > u64::from(TURN_MS / 2) * 1_000_000 {
+            if age > TURN_NS / 2 {
                 turn.middle = turn.middle.or(Some(now));
             }
             if view.turn == view.me && self.wanted != 0 {
@@ -489,7 +488,7 @@ impl Sharing {
             }
             // it was worth it if half of the faults are gone (the program may have slept over its end)
             let vain = turn.before > 0 && turn.middle.is_some_and(|middle| rate(middle, now) > turn.before / 2);
-            if age < u64::from(TURN_MS) * 1_000_000 + 2 * LOOK_NS.end() {
+            if age < TURN_NS + 2 * LOOK_NS.end() {
                 family.shares.end_turn(view.me, milliseconds(now.0), vain);
             }
             (self.turn, self.since) = (None, now);
@@ -546,11 +545,10 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let floor = (family.least() + fixed).max(held);
         family.shares.set_floor(family.id(), floor);
         family.excess.fetch_min(fixed, Relaxed);
+        self.take_turns(family, &view, short, (now, counters.hard_faults.get()));
         if self.wanted == 0 && family.shares.wants(family.id()) {
             self.wanted = now; // for a fork
-            self.since = (now, counters.hard_faults.get());
         }
-        self.take_turns(family, &view, short, (now, counters.hard_faults.get()));
         self.target = self.target.filter(|target| core.vm.limit() == target.pages); // else a fork has set another limit
         if let Some(target) = self.target {
             // faults show that it uses one page in eight of those that should go

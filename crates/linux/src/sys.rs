@@ -52,6 +52,7 @@ macro_rules! sys {
     (@ $nr:expr; ; $($z:expr),*) => { $crate::sys::syscall6($nr, 0, 0, 0, 0, 0, 0) };
 }
 pub(crate) use sys;
+
 /// A file descriptor owned by the pager; closed when dropped.
 #[derive(Debug)]
 pub struct Fd(i32);

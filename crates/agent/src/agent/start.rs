@@ -192,12 +192,13 @@ pub(super) fn serve(memory: &str) {
         Some(file)
     };
     let Some(file) = given.or_else(own) else { refuse(None, false, "no memory file could be made for the pager's counters") };
-    let status_fd = file.as_raw_fd();
+    let mut status_fd = file.as_raw_fd();
     let status = file.leak();
     // The program was paged before it called exec; or it is an emulator, which is paged, and this is the program in it.
     let again = supervised && status.outcome.load(Acquire) != Outcome::NotStarted as u32;
     if supervised {
         let _ = sys::close(status_fd); // `overspill run` holds it, and the program's table stays as it would be
+        status_fd = -1;
     }
     STARTING.supervised.store(supervised, Relaxed);
     STARTING.status.store(core::ptr::from_ref(status).cast_mut(), Release);
@@ -205,20 +206,17 @@ pub(super) fn serve(memory: &str) {
     match serve_with(memory, status, status_fd, supervised) {
         Ok(()) => {}
         Err(why) if supervised && !again => refuse(Some(status), supervised, &why),
-        Err(why) => go_without((!supervised).then_some(status_fd), &why),
+        Err(why) => go_without(status_fd, &why),
     }
 }
 
 /// Lets a program that is not the first one, and whose pager cannot start, go on without one. So do its own descendants, without a
 /// message.
-fn go_without(status_fd: Option<i32>, why: &str) {
+fn go_without(status_fd: i32, why: &str) {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     sys::complain(format!("process {} ({}) runs without paging: {why}", sys::getpid(), name.trim_end()).as_bytes());
-    if let Some(fd) = status_fd {
+    for fd in [status_fd, sys::voice()].into_iter().filter(|fd| *fd >= 0) {
         let _ = sys::close(fd);
-    }
-    if sys::voice() >= 0 {
-        let _ = sys::close(sys::voice());
     }
     // SAFETY: the process has only this thread yet, so no other reads the environment.
     unsafe { std::env::remove_var("OVERSPILL_MEMORY") };
@@ -355,7 +353,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         ancestors: [const { AtomicI32::new(-1) }; ANCESTORS_MAX],
         uffd_device: AtomicI32::new(uffd::open_device().map_or(-1, Fd::into_raw)),
         status,
-        status_fd: AtomicI32::new(if supervised { -1 } else { status_fd }),
+        status_fd: AtomicI32::new(status_fd),
     }));
     if heap.1 > heap.0 {
         machine.add_range(Piece { start: heap.0, end: heap.1.next_multiple_of(4096), flags: Flags::NONE });

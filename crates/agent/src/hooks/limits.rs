@@ -132,10 +132,8 @@ unsafe fn prlimit(resource: usize, new: usize, old: usize) -> Option<isize> {
         if PROCESS.load(Relaxed) != sys::getpid() {
             return None;
         }
-        let mut asked = [0u8; size_of::<libc::rlimit>()];
-        sys::read_own(new, &mut asked).ok()?;
-        // SAFETY: two words, of which any value is one; the array has as many bytes.
-        let asked = unsafe { asked.as_ptr().cast::<libc::rlimit>().read_unaligned() };
+        // SAFETY: two words, of which any value is one.
+        let asked = unsafe { sys::read_own_value(new) }.ok()?;
         match limit.set(&asked, &before) {
             0 => {}
             error => return Some(error),

@@ -9,7 +9,7 @@ use overspill_linux::sys;
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
 /// To be called when the program has put itself under a filter.
-pub fn end() {
+pub fn forbid() {
     CONFINED.store(true, Relaxed);
 }
 

@@ -59,37 +59,37 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
             None => return Verdict::pass(), // the kernel refuses it
         },
     };
-    if !filter.is_some_and(|filter| allows(filter, libc::SYS_prlimit64)) {
+    if !filter.is_some_and(|filter| allows(filter, libc::SYS_prlimit64, [0; 3])) {
         limits::leave_alone();
     }
     let alone = agent.is_only_thread();
     if !alone && flags & TSYNC == 0 {
         return Verdict::pass();
     }
-    let can_live = filter.is_some_and(|filter| can_live(filter, agent.engine()));
-    if !can_live && is_refused(filter, nr, a) {
-        return Verdict::pass();
-    }
-    let threads = if flags & TSYNC != 0 { flags } else { flags | TSYNC | if flags & NEW_LISTENER != 0 { TSYNC_ESRCH } else { 0 } };
-    match can_live {
-        true => {
-            // SAFETY: the program's own call, on all threads.
-            let r = unsafe { raw(libc::SYS_seccomp as i32, &[SET_MODE_FILTER, threads, program, 0, 0, 0]) };
-            if r > 0 && flags & (NEW_LISTENER | TSYNC) == 0 {
-                agent.cannot_follow(libc::ESRCH); // `r` is the id of a thread that is under another filter
-            }
-            if r >= 0 {
-                rehearsal::end();
-            }
-            Verdict::done(r)
+    if !filter.is_some_and(|filter| can_live(filter, agent.engine())) {
+        if is_refused(filter, nr, a) || alone && agent.leave(Some(LEFT)) {
+            return Verdict::pass();
         }
-        false if alone && agent.leave(Some(LEFT)) => Verdict::pass(),
-        false => agent.stop(
+        agent.stop(
             "the program was stopped: it puts itself under a seccomp filter under which its pager's threads cannot live (they need userfaultfd's \
              ioctls, io_uring or pread and pwritev, futex and madvise), and there is memory of it in swap; run it without Overspill, or allow \
              these calls",
-        ),
+        )
     }
+    let all = match flags & (TSYNC | NEW_LISTENER) {
+        0 => TSYNC,
+        NEW_LISTENER => TSYNC | TSYNC_ESRCH,
+        _ => 0, // the program wants all threads itself
+    };
+    // SAFETY: the program's own call, on all threads.
+    let r = unsafe { raw(libc::SYS_seccomp as i32, &[SET_MODE_FILTER, flags | all, program, 0, 0, 0]) };
+    if r > 0 && all == TSYNC {
+        agent.cannot_follow(libc::ESRCH); // `r` is the id of a thread that is under another filter
+    }
+    if r >= 0 {
+        rehearsal::forbid();
+    }
+    Verdict::done(r)
 }
 
 /// For the user, when the pager ends.
@@ -100,13 +100,18 @@ fn is_refused(filter: Option<&[Instruction]>, nr: i32, mut a: [usize; 6]) -> boo
     if nr as libc::c_long == libc::SYS_seccomp {
         a[1] &= !(NEW_LISTENER | WAIT_KILLABLE); // nobody would listen to the process that tries
     }
-    let group = filter.is_some_and(|filter| !allows(filter, libc::SYS_exit));
+    let group = filter.is_some_and(|filter| !allows(filter, libc::SYS_exit, [0; 3]));
     rehearsal::is_refused(nr, &a, true, if group { libc::SYS_exit_group } else { libc::SYS_exit })
 }
 
-/// Whether the filter lets a call without arguments pass.
-fn allows(filter: &[Instruction], nr: libc::c_long) -> bool {
-    matches!(run(filter, nr as u32, [0; 3]).unwrap_or(0) & ACTION, ALLOW | LOG)
+/// The action that the filter tells for a call.
+fn says(filter: &[Instruction], nr: libc::c_long, arguments: [u64; 3]) -> u32 {
+    run(filter, nr as u32, arguments).unwrap_or(0) & ACTION
+}
+
+/// Whether the filter lets a call pass.
+fn allows(filter: &[Instruction], nr: libc::c_long, arguments: [u64; 3]) -> bool {
+    matches!(says(filter, nr, arguments), ALLOW | LOG)
 }
 
 /// One instruction of a filter: linux/filter.h's sock_filter.
@@ -155,10 +160,9 @@ const IOCTLS_BORNE: [u64; 5] = [0xC020_AA04, 0xC018_AA06, 0xC018_AA09, PROCMAP_Q
 
 /// Whether the pager's threads, and the hooks in the program's threads, can work under the filter.
 fn can_live(filter: &[Instruction], engine: Engine) -> bool {
-    let says = |nr: libc::c_long, arguments: [u64; 3]| run(filter, nr as u32, arguments).unwrap_or(0) & ACTION;
-    let allows = |nr, arguments| matches!(says(nr, arguments), ALLOW | LOG);
+    let allows = |nr, arguments| allows(filter, nr, arguments);
     // for these calls an error is good enough: it costs speed or comfort only
-    let bears = |nr, arguments| matches!(says(nr, arguments), ALLOW | LOG | ERRNO);
+    let bears = |nr, arguments| matches!(says(filter, nr, arguments), ALLOW | LOG | ERRNO);
     let io: &[libc::c_long] = match engine {
         Engine::Psync => &[libc::SYS_pread64, libc::SYS_pwritev],
         _ => &[libc::SYS_io_uring_enter],

@@ -85,8 +85,6 @@ const CALL_WITHIN: usize = 48;
 const ANY: libc::c_long = -1;
 /// prlimit64 with `xor edi, edi` between the number and the call.
 const PRLIMIT_OF_SELF: libc::c_long = -2;
-/// The place of a site that is not there.
-const NO_SITE: usize = 0;
 /// A site lies within this many bytes of its function's start.
 const SITE_WITHIN: usize = 160;
 const SYSCALL: [u8; 2] = [0x0F, 0x05];
@@ -236,7 +234,7 @@ pub fn install() -> Result<(), &'static CStr> {
     }
     // SAFETY: looks a name up.
     let function = |name: &CStr| unsafe { libc::dlsym(libc_itself, name.as_ptr()) } as usize;
-    let mut sites = [NO_SITE; SITES.len()];
+    let mut sites = [None; SITES.len()];
     for ((place, nr), site) in SITES.iter().zip(&mut sites) {
         let pattern = pattern(*nr);
         let (name, found) = match place {
@@ -245,7 +243,10 @@ pub fn install() -> Result<(), &'static CStr> {
             }
             Function::Hidden(name) => (name, find_hidden(function(c"mmap"), &pattern)),
         };
-        *site = found.or(matches!(place, Function::Optional(_)).then_some(NO_SITE)).ok_or(*name)?;
+        if found.is_none() && !matches!(place, Function::Optional(_)) {
+            return Err(name);
+        }
+        *site = found;
     }
     let mut calls = [0; SETXID.len()];
     let mut setxid = 0;
@@ -257,8 +258,9 @@ pub fn install() -> Result<(), &'static CStr> {
         (*call, setxid) = (at, target);
     }
     let text = Text::open().ok_or(c"/proc/self/mem")?;
-    let stubs = near(sites[0]).ok_or(SITES[0].0.name())?;
-    for (i, ((place, nr), site)) in SITES.iter().zip(sites).enumerate().filter(|(_, (_, site))| *site != NO_SITE) {
+    let stubs = near(function(c"mmap")).ok_or(c"mmap")?;
+    for (i, ((place, nr), site)) in SITES.iter().zip(sites).enumerate() {
+        let Some(site) = site else { continue };
         let stub = stubs + i * STUB_LEN;
         let len = pattern(*nr).len();
         write_stub(stub, *nr, site + len);

@@ -31,12 +31,11 @@ pub struct CloneArgs {
 impl CloneArgs {
     /// Those of a clone3; `None` if the kernel will refuse it.
     pub fn read(a: &[usize; 6]) -> Option<Self> {
-        let mut words = [0u8; size_of::<CloneArgs>()];
-        if a[1] < words.len() || sys::read_own(a[0], &mut words).is_err() {
+        if a[1] < size_of::<CloneArgs>() {
             return None;
         }
-        // SAFETY: eight words, of which any value is one; the array has as many bytes.
-        Some(unsafe { words.as_ptr().cast::<CloneArgs>().read_unaligned() })
+        // SAFETY: eight words, of which any value is one.
+        unsafe { sys::read_own_value(a[0]) }.ok()
     }
     /// Those of a clone(2).
     pub fn of_clone(a: &[usize; 6]) -> Self {

@@ -213,13 +213,15 @@ const STEP: u32 = 16;
 /// The next step for a member in this state.
 pub fn plan(view: &View, member: &Standing) -> Plan {
     let part = view.part(view.me);
-    // what is given for another member's turn is for that one
-    let kept = if matches!(view.turn, MemberId::NOBODY) || view.turn == view.me || view.mine < part { 0 } else { view.total / 64 };
-    if member.short && view.free > kept {
-        return Plan::Take((view.mine / 4).max(view.total / 64).clamp(1, view.free - kept));
-    }
     // if this much is free, it is enough for the members that asked
-    if member.asked && view.free < view.total / 64 {
+    let enough = view.total / 64;
+    // what is given for another member's turn is for that one
+    let others = view.turn != MemberId::NOBODY && view.turn != view.me;
+    let kept = if others && view.mine >= part { enough } else { 0 };
+    if member.short && view.free > kept {
+        return Plan::Take((view.mine / 4).max(enough).clamp(1, view.free - kept));
+    }
+    if member.asked && view.free < enough {
         let needed = (member.charge + 2 * member.spare).max(member.floor);
         let step = (view.mine / STEP).max(2 * view.total / UNITS as u32);
         let lower = view.mine.saturating_sub(step);
@@ -239,31 +241,31 @@ pub fn plan(view: &View, member: &Standing) -> Plan {
     if member.short && (view.idle_spare > 0 || below) { Plan::Ask } else { Plan::Stay }
 }
 
+/// The words of the shared memory, except for the members' entries.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Words {
+    /// The number of entries that were ever in use.
+    used: Word,
+    /// The part that the cache is to have, in pages.
+    cached: Word,
+    turn: Turn,
+    units: [Word; UNITS],
+}
+
 /// The shared memory of a family.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares<'a> {
     total: u32,
-    /// The number of entries that were ever in use.
-    used: &'a Word,
-    /// The part that the cache is to have, in pages.
-    cached: &'a Word,
-    turn: &'a Turn,
-    units: &'a [Word; UNITS],
+    words: &'a Words,
     members: &'a [Member],
 }
 
 impl<'a> Shares<'a> {
     /// For a budget of `total` pages. The memory must be zeroed, or used by `Shares` before. At most [`MEMBERS_MAX`] entries.
-    pub fn new(
-        total: u32,
-        used: &'a Word,
-        cached: &'a Word,
-        turn: &'a Turn,
-        units: &'a [Word; UNITS],
-        members: &'a [Member],
-    ) -> Self {
+    pub fn new(total: u32, words: &'a Words, members: &'a [Member]) -> Self {
         assert!((1..=MEMBERS_MAX).contains(&members.len()));
-        Shares { total, used, cached, turn, units, members }
+        Shares { total, words, members }
     }
 
     /// The whole.
@@ -283,7 +285,7 @@ impl<'a> Shares<'a> {
     }
 
     fn used(&self) -> &'a [Member] {
-        &self.members[..(self.used.load() as usize).min(self.members.len())]
+        &self.members[..(self.words.used.load() as usize).min(self.members.len())]
     }
 
     /// The value of its `life`, if the entry still has this generation.
@@ -344,9 +346,9 @@ impl<'a> Shares<'a> {
             }
             member.generation.store(generation);
             member.life.store(UNCLAIMED | generation);
-            let mut used = self.used.load();
-            while used <= index as u32 && !self.used.replace(used, index as u32 + 1) {
-                used = self.used.load();
+            let mut used = self.words.used.load();
+            while used <= index as u32 && !self.words.used.replace(used, index as u32 + 1) {
+                used = self.words.used.load();
             }
             return Some(MemberId::new(index, generation));
         }
@@ -371,7 +373,7 @@ impl<'a> Shares<'a> {
     fn sum(&self, mut counts: impl FnMut(MemberId) -> bool) -> u32 {
         let mut last = None; // neighbours often have one owner
         let mut pages = 0;
-        for (i, word) in self.units.iter().enumerate() {
+        for (i, word) in self.words.units.iter().enumerate() {
             let owner = MemberId(word.load());
             let counted = match last {
                 Some((before, counted)) if before == owner => counted,
@@ -396,7 +398,7 @@ impl<'a> Shares<'a> {
     /// Takes `pages` pages that no member has, rounded up to whole units, or all that there are. Returns how many.
     pub fn take(&self, id: MemberId, pages: u32) -> u32 {
         let mut taken = 0;
-        for (i, word) in self.units.iter().enumerate() {
+        for (i, word) in self.words.units.iter().enumerate() {
             if taken >= pages {
                 break;
             }
@@ -413,7 +415,7 @@ impl<'a> Shares<'a> {
     /// caller must not give pages that are charged.
     pub fn give(&self, id: MemberId, pages: u32, to: MemberId) -> u32 {
         let mut given = 0;
-        for (i, word) in self.units.iter().enumerate().rev() {
+        for (i, word) in self.words.units.iter().enumerate().rev() {
             let len = self.unit(i);
             if given + len <= pages && word.load() == id.0 && word.replace(id.0, to.0) {
                 given += len;
@@ -435,12 +437,12 @@ impl<'a> Shares<'a> {
 
     /// The part that the cache is to have, in pages.
     pub fn cached(&self) -> u32 {
-        self.cached.load().min(self.total)
+        self.words.cached.load().min(self.total)
     }
 
     /// Sets it. The cache's units follow as others give theirs.
     pub fn set_cached(&self, pages: u32) {
-        self.cached.store(pages);
+        self.words.cached.store(pages);
     }
 
     /// Sets the least that the member needs, in pages.
@@ -470,30 +472,34 @@ impl<'a> Shares<'a> {
 
     /// Gives the member a turn from `now` on, if it is nobody's and the rest after the last one is over. Returns whether it did.
     pub fn take_turn(&self, id: MemberId, now: u32) -> bool {
-        let last = self.turn.holder.load();
-        let rest = self.turn.rest.load().min(*REST_IN_VAIN_MS.end()) + if last == id.0 { AGAIN_MS } else { 0 };
-        let rests = now.wrapping_sub(self.turn.end.load()) < rest;
+        let last = self.words.turn.holder.load();
+        let rest = self.words.turn.rest.load().min(*REST_IN_VAIN_MS.end()) + if last == id.0 { AGAIN_MS } else { 0 };
+        let rests = now.wrapping_sub(self.words.turn.end.load()) < rest;
         let is_free = !self.lives(MemberId(last)) || !rests && self.turn(now) == MemberId::NOBODY;
-        let taken = is_free && self.turn.holder.replace(last, id.0);
+        let taken = is_free && self.words.turn.holder.replace(last, id.0);
         if taken {
-            self.turn.end.store(now.wrapping_add(TURN_MS));
+            self.words.turn.end.store(now.wrapping_add(TURN_MS));
         }
         taken
     }
 
     /// The member's turn ends. After one in `vain` there is none for a while.
     pub fn end_turn(&self, id: MemberId, now: u32, vain: bool) {
-        if self.turn.holder.load() == id.0 {
+        if self.words.turn.holder.load() == id.0 {
             let (least, most) = (*REST_IN_VAIN_MS.start(), *REST_IN_VAIN_MS.end());
-            self.turn.rest.store(if vain { self.turn.rest.load().saturating_mul(2).clamp(least, most) } else { REST_MS });
-            self.turn.end.store(now);
+            self.words.turn.rest.store(if vain {
+                self.words.turn.rest.load().saturating_mul(2).clamp(least, most)
+            } else {
+                REST_MS
+            });
+            self.words.turn.end.store(now);
         }
     }
 
     /// Whose turn it is.
     fn turn(&self, now: u32) -> MemberId {
-        let holder = MemberId(self.turn.holder.load());
-        let lasts = (1..=TURN_MS).contains(&self.turn.end.load().wrapping_sub(now));
+        let holder = MemberId(self.words.turn.holder.load());
+        let lasts = (1..=TURN_MS).contains(&self.words.turn.end.load().wrapping_sub(now));
         if lasts && self.lives(holder) { holder } else { MemberId::NOBODY }
     }
 

@@ -1,6 +1,7 @@
 //! Memory of this process, and what the kernel tells about it.
 
 use super::{Errno, IoVec, getpid, open, sys};
+use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use overspill_vm::types::PAGE_SIZE;
 
@@ -15,6 +16,22 @@ pub fn read_own(from: usize, to: &mut [u8]) -> Result<(), Errno> {
         Ok(_) | Err(libc::EFAULT) => Err(libc::EFAULT),
         Err(_) => read_directly(from, to), // a filter refuses the call
     }
+}
+
+/// As [`read_own`], a value.
+///
+/// # Errors
+/// As there.
+///
+/// # Safety
+/// Any bytes are a value of this type.
+pub unsafe fn read_own_value<T: Copy>(from: usize) -> Result<T, Errno> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: as many bytes as the value has, all of them zero.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
+    read_own(from, bytes)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { value.assume_init() })
 }
 
 /// As [`read_own`], with a call that looks whether each word can be read, and refuses to do anything else.

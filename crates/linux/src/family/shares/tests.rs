@@ -18,10 +18,10 @@ pub(super) fn meanwhile() {
 }
 
 fn shares(total: u32, members: usize) -> Shares<'static> {
-    let units = Box::leak(Box::new([const { Word(AtomicU32::new(0)) }; UNITS]));
+    let zero = || Word(AtomicU32::new(0));
+    let words = Words { used: zero(), cached: zero(), turn: Turn::default(), units: [const { Word(AtomicU32::new(0)) }; UNITS] };
     let members = (0..members).map(|_| Member::default()).collect::<Vec<_>>().leak();
-    let (used, cached) = (Box::leak(Box::default()), Box::leak(Box::default()));
-    Shares::new(total, used, cached, Box::leak(Box::default()), units, members)
+    Shares::new(total, Box::leak(Box::new(words)), members)
 }
 
 #[derive(Debug, Clone, Default)]
@@ -430,17 +430,19 @@ fn anything_may_stand_there() {
     for _ in 0..300 {
         let shares = shares(1000, 5);
         for word in shares
+            .words
             .units
             .iter()
             .chain(shares.members.iter().flat_map(|m| [&m.life, &m.generation, &m.parent, &m.wants, &m.pages, &m.floor]))
         {
             word.store(random() >> (random() % 32));
         }
-        [shares.used, &shares.turn.holder, &shares.turn.end, &shares.turn.rest].iter().for_each(|word| word.store(random()));
+        let turns = &shares.words.turn;
+        [&shares.words.used, &turns.holder, &turns.end, &turns.rest].iter().for_each(|word| word.store(random()));
         let Some(id) = shares.reserve(MemberId(random())) else { continue };
-        let holder = MemberId(shares.turn.holder.load());
+        let holder = MemberId(turns.holder.load());
         for turn in [id, holder] {
-            shares.turn.holder.store(turn.0);
+            turns.holder.store(turn.0);
             shares.take_turn(id, random());
             shares.end_turn(id, random(), random() % 2 == 0);
         }
