@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import math
 import os
 import sys
@@ -17,7 +18,13 @@ from ._default import default_pager
 from ._pager import Pager
 
 MODES = {"readonly": "r", "copyonwrite": "c", "readwrite": "r+", "write": "w+"}
-OPEN = {"r": "rb", "c": "rb", "r+": "r+b", "w+": "w+b"}
+OPEN = {"r": "rb", "c": "rb", "r+": "r+b", "w+": "r+b"}
+
+
+def _made(path: str, _flags: int) -> int:
+    """Opens a file for `w+` as it is: it becomes empty only if there can be an array."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
 
 _changing: weakref.WeakSet[_overspill.Region] = weakref.WeakSet()
 """The memory of arrays that may change their file."""
@@ -74,8 +81,8 @@ class memmap(Array):
             raise ValueError("mode w+ needs a shape")
         if hasattr(filename, "fileno"):
             return cls._over(filename, dtype, mode, offset, shape, order, pager, policy)
-        with open(filename, OPEN[mode]) as opened:
-            return cls._over(opened, dtype, mode, offset, shape, order, pager, policy)
+        with open(filename, OPEN[mode], opener=_made if mode == "w+" else None) as opened:
+            return cls._over(opened, dtype, mode, offset, shape, order, pager, policy, truncate=mode == "w+")
 
     @classmethod
     def _over(
@@ -88,6 +95,7 @@ class memmap(Array):
         order: Any,
         pager: Pager | None,
         policy: str | None,
+        truncate: bool = False,
     ) -> memmap:
         path = opened.name if isinstance(opened.name, str | bytes | os.PathLike) else "<descriptor>"
         path = os.path.abspath(os.fsdecode(path))
@@ -104,7 +112,7 @@ class memmap(Array):
         if hasattr(opened, "flush"):
             opened.flush()
         pager = default_pager() if pager is None else pager
-        memory: Any = pager.file_region(opened.fileno(), path, mode, offset, size, policy)
+        memory: Any = pager.file_region(opened.fileno(), path, mode, offset, size, policy, truncate)
         if mode in ("r+", "w+"):
             _changing.add(memory)
         made = super().__new__(cls, shape, dtype, memory, 0, None, order)
@@ -144,16 +152,20 @@ def open_npy(
             raise ValueError("mode w+ needs a shape")
         dtype = np.dtype(dtype)  # as in numpy.lib.format.open_memmap, None is float
         shape = as_shape(shape)
+        written = io.BytesIO()
         head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": fortran_order, "shape": shape}
-        with open(path, "wb") as opened:
-            np.lib.format.write_array_header_2_0(opened, head)
-            offset = opened.tell()
-        mode = "r+"
+        np.lib.format.write_array_header_2_0(written, head)
+        offset = written.tell()
     else:
         with open(path, "rb") as opened:
             shape, fortran_order, dtype = read_head(opened)
             offset = opened.tell()
-    return memmap(path, dtype, mode, offset, shape, "F" if fortran_order else "C", pager=pager, policy=policy)
+    array = memmap(path, dtype, mode, offset, shape, "F" if fortran_order else "C", pager=pager, policy=policy)
+    if mode == "w+":
+        with open(path, "r+b") as opened:  # no page is in memory yet that has these bytes
+            opened.write(written.getvalue())
+        array.mode = "r+"
+    return array
 
 
 def read_head(opened: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -87,6 +87,27 @@ def test_new_files(pager: Pager, tmp_path: Path) -> None:
         assert overspill.memmap(opened, "u1", "c", pager=pager).size == 5_000_000
 
 
+def test_a_refused_array_leaves_the_file(pager: Pager, path: Path, tmp_path: Path) -> None:
+    """`w+` emptied the file before it was refused: the array that had it lost its changes, and a touch was a SIGBUS."""
+    before = path.read_bytes()
+    array = overspill.memmap(path, "u1", "r+", pager=pager)
+    push_out(pager)
+    for again in (
+        lambda: overspill.memmap(path, "u1", "w+", 0, 1000, pager=pager),
+        lambda: overspill.open_npy(path, "w+", "u1", 1000, pager=pager),
+        lambda: overspill.open_npy(path, "w+", object, 1000, pager=pager),
+        lambda: overspill.open_npy(path, "w+", "u1", 0, pager=pager),
+    ):
+        with pytest.raises((overspill.Error, TypeError, ValueError)):
+            again()
+    assert array.tobytes() == before == path.read_bytes()
+    np.save(tmp_path / "x.npy", np.ones(3))
+    with pytest.raises(overspill.Error, match="policy"):
+        overspill.open_npy(tmp_path / "x.npy", "w+", "f8", 5, pager=pager, policy="none such")
+    assert np.load(tmp_path / "x.npy").sum() == 3
+    assert overspill.open_npy(tmp_path / "x.npy", "w+", "f8", 5, pager=pager).sum() == 0
+
+
 def test_npy(pager: Pager, tmp_path: Path) -> None:
     for order in "CF":
         model = np.arange(BUDGET // 4).reshape(4, -1, order=order).astype("<i4", order=order)

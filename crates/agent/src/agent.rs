@@ -18,11 +18,13 @@ use overspill_linux::device_spec::DeviceSpec;
 use overspill_linux::family::Family;
 use overspill_linux::family::shares::MemberId;
 use overspill_linux::io::Engine;
-use overspill_linux::machine::Machine;
+use overspill_linux::machine::{Core, Machine};
 use overspill_linux::mremap::ADDRESSES_END;
+use overspill_linux::native::limit_with;
 use overspill_linux::ranges::{Kind, Range};
 use overspill_linux::spinner::Spinner;
 use overspill_linux::sys::{self, Errno, Fd, futex_wait};
+use overspill_vm::FRAMES_SLACK;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{ObjectId, PAGE_SHIFT};
 
@@ -140,9 +142,14 @@ impl Agent {
         }
     }
 
-    /// The most that one mmap may populate, in bytes: a quarter of the budget.
-    pub fn populatable_bytes(&self) -> usize {
-        self.within_reach_bytes() / 4
+    /// Whether one mmap may populate so many bytes: a quarter of the budget, if they fit without paging, or few. (Present pages for
+    /// which the pager has no frames would not be counted.)
+    pub fn may_populate(&'static self, bytes: usize) -> bool {
+        self.stacks.run(move || {
+            let fits = |core: &Core| limit_with(core, (bytes >> PAGE_SHIFT) as u64) <= u64::from(core.vm.limit());
+            let few = bytes <= (FRAMES_SLACK / 2) << PAGE_SHIFT;
+            bytes <= self.within_reach_bytes() / 4 && (few || fits(&self.machine.core.lock()))
+        })
     }
 
     /// The part of the budget that this process can have if it wants more.
@@ -161,13 +168,19 @@ impl Agent {
         self.stacks.run(move || {
             let overlap = |r: &Range| r.end.min(end).saturating_sub(r.start.max(start));
             let more = self.machine.map.read().ranges.iter().map(overlap).sum::<usize>();
-            if more == 0 {
-                return true;
-            }
-            let _ = self.ask_here(Request::Locked); // it cannot fail
-            let locked = self.locked_bytes.load(Relaxed);
-            more.saturating_add(locked) <= self.within_reach_bytes() / 4 * 3
+            more == 0 || self.may_lock_more_here(more)
         })
+    }
+
+    /// The same for memory that is not mapped yet, in bytes.
+    pub fn may_lock_more(&'static self, bytes: usize) -> bool {
+        self.stacks.run(move || self.may_lock_more_here(bytes))
+    }
+
+    fn may_lock_more_here(&'static self, bytes: usize) -> bool {
+        let _ = self.ask_here(Request::Locked); // it cannot fail
+        let locked = self.locked_bytes.load(Relaxed);
+        bytes.saturating_add(locked) <= self.within_reach_bytes() / 4 * 3
     }
 
     /// The part from `at` on of the program's first anonymous range that ends behind `at`.
@@ -252,9 +265,10 @@ impl Agent {
         self.status.pid.load(Relaxed) == sys::getpid()
     }
 
-    /// Whether the calling thread is the program's only one.
+    /// Whether the program has one thread (or none but its first, which has ended).
     pub fn is_only_thread(&self) -> bool {
-        sys::thread_count_without_workers() == Ok(self.own_threads() + 1)
+        // a program that may open no more files has its threads counted all the same, io_uring's among them
+        sys::thread_count_without_workers().or_else(|_| sys::thread_count()) == Ok(self.own_threads() + 1)
     }
 
     /// How many threads of this process are the pager's.

@@ -57,7 +57,7 @@ unsafe fn raw(nr: i32, a: &[usize; 6]) -> isize {
 /// Handles a system call at a patched site. A call that is not followed is made at the site.
 unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
     let a = *args;
-    if nr as libc::c_long == libc::SYS_ioctl && a[1] != memory::REGISTER {
+    if nr as libc::c_long == libc::SYS_ioctl && a[1] as u32 != memory::REGISTER as u32 {
         return Verdict::pass();
     }
     // SAFETY: the program's own call.

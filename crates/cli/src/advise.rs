@@ -15,7 +15,6 @@ use overspill_linux::setup;
 use overspill_linux::size::human;
 use overspill_trace::{Kind, Trace};
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::path::Path;
 
 /// The number of sizes.
@@ -44,8 +43,8 @@ pub fn advise(args: &AdviseArgs) -> Result<u8, Failure> {
             Some(_) => Advice::by_faults(file, &trace, &candidates, &args.cost_model)?,
         };
         let gap = if index == 0 { "" } else { "\n" };
-        if write!(io::stdout(), "{gap}{}", advice.text(file, &trace)).is_err() {
-            break; // the reader has closed the pipe
+        if !crate::print(&format!("{gap}{}", advice.text(file, &trace)))? {
+            break;
         }
     }
     Ok(0)

@@ -5,7 +5,6 @@ use crate::cgroup;
 use crate::{Failure, preflight};
 use overspill_linux::size::human;
 use overspill_linux::{probe, uffd};
-use std::io::Write;
 
 /// Prints a few lines; exit status 0 if programs can be paged.
 pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
@@ -78,7 +77,6 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
         line("verdict", "programs cannot be paged here:".into());
         lines.extend(problems.into_iter().map(|problem| format!("  - {problem}")));
     }
-    // It does not matter if the reader has closed the pipe.
-    let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
+    crate::print(&format!("{}\n", lines.join("\n")))?;
     Ok(if ok { 0 } else { 1 })
 }

@@ -82,6 +82,20 @@ fn say(line: impl fmt::Display) {
     let _ = writeln!(std::io::stderr(), "overspill: {}", printable(&line.to_string()));
 }
 
+/// Writes to standard output. Returns `false` if the reader has closed the pipe, as `head` does: it has seen enough.
+///
+/// # Errors
+/// Status 1.
+fn print(text: &str) -> Result<bool, Failure> {
+    use std::io::{ErrorKind, Write};
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::with_status(1, format!("standard output: {error}"))),
+    }
+}
+
 /// `text` as one line without control characters for a terminal. It has names of files and devices that others may have chosen.
 fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -102,7 +102,7 @@ fn rows(seen: &Snapshot) -> String {
         row(
             "family",
             &[
-                format!("{} processes by fork", grouped(n("family_members"))),
+                format!("{} processes", grouped(n("family_members"))),
                 format!("limit {} together", human(n("family_budget_bytes"))),
                 format!("{} unassigned", human(n("family_free_bytes"))),
                 format!("{} cached for all", human(n("family_cache_bytes"))),

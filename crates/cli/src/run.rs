@@ -7,6 +7,7 @@ use crate::supervise::{self, End, Ended};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, preflight, report, say};
 use overspill_linux::control_client::{self, ControlError};
 use overspill_linux::device_spec;
+use overspill_linux::family::FamilyFile;
 use overspill_linux::record::Recording;
 use overspill_linux::status_file::StatusFile;
 use overspill_vm::status::Outcome;
@@ -102,10 +103,10 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
                 .map_err(|error| Failure::new(format!("--stats-file {}: cannot be written: {error}", path.display())))?,
         ),
     };
-    let block: &'static StatusFile =
-        Box::leak(Box::new(StatusFile::create().map_err(|error| {
-            Failure::new(format!("the shared memory for the counters cannot be made: {}", what_to_try(&error)))
-        })?));
+    let not_made =
+        |what: &str, error| Failure::new(format!("the shared memory for {what} cannot be made: {}", what_to_try(&error)));
+    let block: &'static StatusFile = Box::leak(Box::new(StatusFile::create().map_err(|error| not_made("the counters", error))?));
+    let family = agent.as_ref().map(|_| FamilyFile::create().map_err(|error| not_made("the budget", error))).transpose()?;
 
     let sockets = control_directory();
     if let (Err(error), true) = (&sockets, agent.is_some()) {
@@ -114,7 +115,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
 
     let mut command = Command::new(&program.file);
     command.arg0(name).args(&args.command[1..]);
-    if let Some(agent) = &agent {
+    if let (Some(agent), Some(family)) = (&agent, &family) {
         let preload = preflight::preload(agent, env::var_os("LD_PRELOAD").as_deref());
         command
             .env("LD_PRELOAD", preload)
@@ -126,7 +127,8 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
             .env("OVERSPILL_LOAD_CONTROL", if no_load_control { "no" } else { "yes" })
             .env("OVERSPILL_HALT_POLL", if no_halt_poll { "no" } else { "yes" })
             .env("OVERSPILL_FOLLOW_POINTERS", if no_follow_pointers { "no" } else { "yes" })
-            .env("OVERSPILL_STATUS", block.path());
+            .env("OVERSPILL_STATUS", block.path())
+            .env("OVERSPILL_FAMILY", family.path());
         // messages of a descendant's pager go to this command's standard error, and nowhere else
         match rustix::fs::fstat(std::io::stderr()) {
             Ok(stat) => command.env("OVERSPILL_STDERR", format!("{}:{}", stat.st_dev, stat.st_ino)),

@@ -14,7 +14,7 @@ use overspill_linux::size::human;
 use overspill_trace::{Bits, Trace};
 use overspill_vm::policy::{NAMES, Spec, SpecError};
 use std::cell::Cell;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -107,7 +107,7 @@ pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
             return Err(Failure::with_status(1, why));
         }
     }
-    let mut out = io::stdout().lock();
+    let mut printed = Ok(true);
     let mut panels = Vec::new();
     for (index, file) in args.trace.iter().enumerate() {
         let trace = trace::load(file, &args.options, args.sample)?;
@@ -120,8 +120,9 @@ pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
             Output::Csv => csv(file, &rows, index == 0, args.sample),
             Output::Table => table(file, &trace, &rows, args.sample),
         };
-        // If the reader has closed the pipe, the picture is still drawn.
-        let _ = out.write_all(text.as_bytes());
+        if matches!(printed, Ok(true)) {
+            printed = crate::print(&text); // if it cannot, the picture is still drawn
+        }
         if args.plot.is_some() {
             panels.push(panel(file, &trace, &rows));
         }
@@ -133,7 +134,7 @@ pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
             .and_then(|bytes| std::fs::write(file, bytes))
             .map_err(|error| Failure::with_status(1, format!("--plot {} cannot be written: {error}", file.display())))?;
     }
-    Ok(0)
+    printed.map(|_| 0)
 }
 
 fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Vec<Row>, Failure> {

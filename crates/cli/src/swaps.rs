@@ -10,7 +10,6 @@ use overspill_linux::control_client::{self, Connection};
 use overspill_linux::size::human;
 use overspill_linux::status_file;
 use serde_json::{Map, Value};
-use std::io::{self, ErrorKind, Write};
 
 /// The process for an id or a name; the id may be that of the program, or of the `overspill run` above it.
 pub fn process(program: &str) -> Result<u32, Failure> {
@@ -38,12 +37,7 @@ pub fn failed(error: control_client::ControlError) -> Failure {
 pub fn swaps(args: &SwapsArgs) -> Result<u8, Failure> {
     let devices = devices(&connect(&args.program)?)?;
     let text = if args.json { devices.iter().map(|d| format!("{}\n", json(d))).collect() } else { table(&devices) };
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::with_status(NOTHING, format!("standard output: {error}")))
-        }
-        _ => Ok(0),
-    }
+    crate::print(&text).map(|_| 0)
 }
 
 /// Changes the policy.

@@ -54,8 +54,8 @@ fn info(args: &TraceInfoArgs) -> Result<u8, Failure> {
             false if index == 0 => about.text(file, &trace),
             false => format!("\n{}", about.text(file, &trace)),
         };
-        if writeln!(io::stdout(), "{text}").is_err() {
-            break; // the reader has closed the pipe
+        if !crate::print(&format!("{text}\n"))? {
+            break;
         }
     }
     Ok(0)
@@ -237,6 +237,11 @@ fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
     let result = match (status, written) {
         (Err(failure), _) => Err(failure),
         (Ok(_), Err(error)) => Err(unwritable(&args.out, &error)),
+        (Ok(status), Ok(0)) if status != 0 => {
+            say(format_args!("nothing was recorded"));
+            let _ = fs::remove_file(&args.out);
+            Ok(status)
+        }
         (Ok(_), Ok(0)) => {
             let program = Path::new(&args.command[0]).display();
             Err(Failure::with_status(NOT_DONE, format!("nothing was recorded: {program} ended before its pager saw a page")))

@@ -1,4 +1,7 @@
-//! The budget of a family: a process and all its forks have a pager each, and one `--memory` for all.
+//! The budget of a family: all processes of an `overspill run` have a pager each, and one `--memory` for all.
+//!
+//! Forks share the memory that says who has what. A process that has come by exec finds it under `OVERSPILL_FAMILY`, a memory file
+//! of `overspill run`'s ([`FamilyFile`]).
 //!
 //! Shared memory says which process has which part of the budget ([`shares`]). A process's limit is its part. The page daemon
 //! manages it ([`Sharing`]). When its process runs short, it takes units that nobody has. If there are none, it asks the others,
@@ -24,13 +27,19 @@ use crate::area;
 use crate::kernel::Linux;
 use crate::lock::{Mutex, Rank};
 use crate::machine::{Core, Machine, Space};
+use crate::native;
+use crate::status_file::{Mapping, Shared};
 use crate::sys::{self, Errno, sys};
 use cache::Cache;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use overspill_machine::kernel::Kernel;
 use overspill_store::PageBytes;
 use overspill_store::packing::{Algorithm, Packer};
 use overspill_vm::types::PAGE_SIZE;
 use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, TURN_MS, View, Words};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 /// The least that a process has beyond its own buffers, in pages.
 const LEAST_PAGES: u32 = 96;
@@ -47,10 +56,40 @@ const SQUEEZED_NS: u64 = 100_000_000;
 const PATIENCE_NS: u64 = 500_000_000;
 const LEFT_ALONE_NS: u64 = 5_000_000_000;
 
+/// A process that has just come, or that does not fit into its part, waits at most this long for others to give what they do not
+/// use, in nanoseconds, and looks at this interval.
+const OBTAIN_NS: u64 = 4_000_000;
+const OBTAIN_LOOK_NS: u64 = 100_000;
+
+/// The shared memory of a family of at most `N` members.
 #[repr(C)]
-struct Block {
+struct Block<const N: usize> {
     words: Words,
-    members: [Member; 0],
+    members: [Member; N],
+}
+
+// SAFETY: all fields are atomics.
+unsafe impl Shared for Block<MEMBERS_MAX> {}
+
+/// The memory file by which processes that have come by exec share a budget. It takes address space, and memory for those entries
+/// that are used.
+#[derive(Debug)]
+pub struct FamilyFile(OwnedFd);
+
+impl FamilyFile {
+    /// Makes the file, close-on-exec.
+    ///
+    /// # Errors
+    /// No memory, or no descriptor left.
+    pub fn create() -> io::Result<Self> {
+        let (_, file) = Mapping::<Block<MEMBERS_MAX>>::create("overspill-family")?;
+        Ok(FamilyFile(file))
+    }
+
+    /// The path by which this process's descendants find the file, as long as it lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
+    }
 }
 
 /// A fork waits at most this long until the child's program goes on, and checks at this interval whether the child lives, in
@@ -72,14 +111,28 @@ fn ring(member: &Member) {
     sys::futex_wake_shared(bell, 1);
 }
 
+/// The page daemon's robust list (linux/futex.h), which the kernel reads: `next` of the only node; and the head, which is `next`,
+/// the distance from the node to the futex in bytes, and nothing pending.
+#[derive(Debug, Default)]
+struct RobustList {
+    node: AtomicUsize,
+    head: [AtomicUsize; 3],
+}
+
 /// A process's part of the budget of its family.
 #[derive(Debug)]
 pub struct Family {
     shares: Shares<'static>,
+    /// Not in the shared memory, which other programs have at other addresses.
+    robust: &'static RobustList,
     /// This process's id.
     id: AtomicU32,
     /// There may be other processes.
     shared: AtomicBool,
+    /// Some of them may run the same program, by fork.
+    has_kin: AtomicBool,
+    /// This process's program. (Nobody: it has come by exec, and has no entry yet.)
+    program: AtomicU32,
     /// A fork is under way, and a child has a part already: the page daemon takes and gives nothing.
     forking: AtomicBool,
     least: u32,
@@ -101,27 +154,53 @@ impl Family {
     /// As mmap(2).
     pub fn new(pages: u32, buffer_pages: u32, members: usize) -> Result<Family, Errno> {
         let members = members.clamp(1, MEMBERS_MAX);
-        let at = area::map_shared(size_of::<Block>() + members * size_of::<Member>())? as *const Block;
+        let at = area::map_shared(size_of::<Block<0>>() + members * size_of::<Member>())? as *const Block<0>;
         // SAFETY: our own fresh mapping, zeroed, for good, and as long as that; it is read and written through atomics only.
         let (block, entries) = unsafe { (&*at, core::slice::from_raw_parts(&raw const (*at).members as *const Member, members)) };
-        let shares = Shares::new(pages, &block.words, entries);
-        let id = shares.reserve(MemberId::NOBODY).expect("all entries are free");
-        shares.take(id, pages);
-        Ok(Family {
-            shares,
-            id: AtomicU32::new(id.0),
+        let family = Family::of(Shares::new(pages, &block.words, entries), buffer_pages, members == MEMBERS_MAX);
+        let id = family.shares.reserve(MemberId::NOBODY).expect("all entries are free");
+        family.set_id(id);
+        family.shares.take(id, pages);
+        Ok(family)
+    }
+
+    /// For a process that has come by exec and finds the [`FamilyFile`] here: it shares the budget of `pages` pages with those that
+    /// have done the same. `with_cache`: and with its forks what they read. `None` if there is no such file, or it is for another
+    /// budget. => [`Family::claim`] and [`Family::arrive`] follow
+    pub fn join(path: &Path, pages: u32, buffer_pages: u32, with_cache: bool) -> Option<Family> {
+        let (map, _) = Mapping::<Block<MEMBERS_MAX>>::open(path).ok()?;
+        let block = Box::leak(Box::new(map)).block();
+        Some(Family::of(Shares::join(pages, &block.words, &block.members)?, buffer_pages, with_cache))
+    }
+
+    fn of(shares: Shares<'static>, buffer_pages: u32, with_cache: bool) -> Family {
+        Family {
+            robust: Box::leak(Box::default()),
+            id: AtomicU32::new(MemberId::NOBODY.0),
+            program: AtomicU32::new(MemberId::NOBODY.0),
             shared: AtomicBool::new(false),
+            has_kin: AtomicBool::new(false),
             forking: AtomicBool::new(false),
             least: buffer_pages + LEAST_PAGES,
             excess: AtomicU32::new(0),
-            cache: (members == MEMBERS_MAX).then(|| Cache::new(pages).ok()).flatten(),
+            cache: with_cache.then(|| Cache::new(shares.total()).ok()).flatten(),
             packer: Mutex::ranked(Rank::Packer, Packer::new(Algorithm::default())),
             left_cache: AtomicBool::new(false),
-        })
+            shares,
+        }
     }
 
     fn id(&self) -> MemberId {
         MemberId(self.id.load(Relaxed))
+    }
+
+    fn set_id(&self, id: MemberId) {
+        self.id.store(id.0, Relaxed);
+        self.program.store(self.shares.program(id).0, Relaxed);
+    }
+
+    fn program(&self) -> MemberId {
+        MemberId(self.program.load(Relaxed))
     }
 
     fn entry(&self) -> &'static Member {
@@ -136,6 +215,11 @@ impl Family {
     /// Whether there may be other processes.
     pub fn is_shared(&self) -> bool {
         self.shared.load(Relaxed)
+    }
+
+    /// Whether some of them may run the same program, by fork.
+    pub fn has_kin(&self) -> bool {
+        self.has_kin.load(Relaxed)
     }
 
     /// The whole budget, in pages.
@@ -163,13 +247,56 @@ impl Family {
         if self.is_shared() { self.view().fair().max(self.limit()) } else { self.limit() }
     }
 
-    /// From now on the end of the calling thread counts as the end of the process. If a child's parent is dead, its entry may have
-    /// been given up, and its part with it. Then it gets another entry.
-    pub fn claim(&self) {
-        while !self.is_claimed(self.id()) {
-            // its parent is a dead one: if this process is killed here, the entry is free
-            let Some(id) = self.shares.reserve(self.id()) else { return };
-            self.id.store(id.0, Relaxed);
+    /// From now on the end of the calling thread counts as the end of the process, which gets an entry if it has none. If a child's
+    /// parent is dead, its entry may have been given up, and its part with it. Then it gets another entry, too.
+    ///
+    /// # Errors
+    /// EAGAIN: there are too many members.
+    pub fn claim(&self) -> Result<(), Errno> {
+        let reserved = self.id();
+        if reserved != MemberId::NOBODY {
+            self.enlist(self.entry());
+            if self.shares.claim(reserved, sys::gettid()) {
+                return Ok(());
+            }
+        }
+        let claim = |_, member: &'static Member| {
+            self.enlist(member);
+            sys::gettid()
+        };
+        let id = self.shares.reserve_as(MemberId::NOBODY, self.program(), claim).ok_or(libc::EAGAIN)?;
+        self.set_id(id);
+        Ok(())
+    }
+
+    /// Puts `life` of this entry on the calling thread's robust list, which has nothing else.
+    fn enlist(&self, member: &'static Member) {
+        let RobustList { node, head } = self.robust;
+        let (node_at, head_at) = (&raw const *node as usize, &raw const *head as usize);
+        node.store(head_at, Relaxed);
+        head[0].store(node_at, Relaxed);
+        head[1].store((&raw const member.life as usize).wrapping_sub(node_at), Relaxed);
+        // SAFETY: list and entry stay mapped for good. At this thread's end the kernel follows the list, and writes to `life` if
+        // that is this thread's id, as it should. This thread has no other robust list.
+        let _ = unsafe { sys!(libc::SYS_set_robust_list, head_at, size_of_val(head)) };
+    }
+
+    /// In a process that has come by exec and has its entry: takes what nobody has, or half of that if there are others, which may
+    /// need more as well. If that is less than a process needs at least, asks the others, and waits for it.
+    pub fn arrive(&self, machine: &Machine) {
+        self.shares.set_floor(self.id(), self.least());
+        self.shares.reap_cache(self.program());
+        let end = sys::now_ns() + OBTAIN_NS;
+        loop {
+            let view = self.view();
+            let part = if view.members == 1 { view.free } else { (view.free / 2).max(self.least()) };
+            self.take(&machine.map.read(), &mut machine.core.lock(), part.saturating_sub(view.mine));
+            self.shared.store(self.limit() < self.total(), Relaxed);
+            if self.shares.pages(self.id()) >= self.least() || sys::now_ns() > end {
+                return;
+            }
+            self.shares.ask(self.id(), &view, ring);
+            Linux::sleep_ns(OBTAIN_LOOK_NS);
         }
     }
 
@@ -179,19 +306,6 @@ impl Family {
         let charge = (core.vm.charge_total() as u32).saturating_sub(self.excess.load(Relaxed));
         let lacks = charge.max(self.least()).saturating_sub(self.shares.pages(self.id()));
         self.take(map, core, lacks);
-    }
-
-    fn is_claimed(&self, id: MemberId) -> bool {
-        let member = self.shares.member(id);
-        let (node, head) = (&raw const member.node as usize, &raw const member.head as usize);
-        member.node.store(head, Relaxed);
-        member.head[0].store(node, Relaxed);
-        member.head[1].store((&raw const member.life as usize).wrapping_sub(node), Relaxed);
-        member.head[2].store(0, Relaxed);
-        // SAFETY: the list is in the entry, which stays mapped for good. At this thread's end the kernel follows it, and writes to
-        // `life` if that is this thread's id, as it should. This thread has no other robust list.
-        let _ = unsafe { sys!(libc::SYS_set_robust_list, head, size_of_val(&member.head)) };
-        self.shares.claim(id, sys::gettid())
     }
 
     // ---- fork ----
@@ -260,6 +374,7 @@ impl Family {
         self.give_up_to(child, pages, core);
         self.forking.store(false, Relaxed);
         self.shared.store(true, Relaxed);
+        self.has_kin.store(true, Relaxed);
         excess
     }
 
@@ -318,7 +433,7 @@ impl Family {
     // ---- the cache ----
 
     fn cache(&self) -> Option<&Cache> {
-        self.cache.as_ref().filter(|_| self.is_shared() && !self.left_cache.load(Relaxed))
+        self.cache.as_ref().filter(|_| self.has_kin() && !self.left_cache.load(Relaxed))
     }
 
     /// From now on no thread begins to use the cache.
@@ -358,15 +473,19 @@ impl Family {
 
     /// Brings the cache nearer to its best size. Asks processes that have more than their part if it lacks something.
     fn tend_cache(&self, view: &View) {
-        if view.members == 1 && self.left_cache.load(Relaxed) {
-            self.shares.set_cached(0);
-            self.shares.give(MemberId::CACHE, self.total(), MemberId::NOBODY); // the memory went with those who had it
+        let program = self.program();
+        if view.kin == 1 && self.left_cache.load(Relaxed) && self.shares.holds_cache(program) {
+            self.shares.leave_cache(program); // the memory went with those who had it
         }
-        let Some(cache) = self.cache() else { return };
+        let Some(cache) = self.cache() else { return self.shares.reap_cache(program) };
         if !cache.begin_change(self.id(), |id| self.shares.lives(id)) {
             return;
         }
-        let most = if view.members > 1 { self.total().saturating_sub(view.members.saturating_mul(2 * self.least())) } else { 0 };
+        if !self.shares.hold_cache(program) {
+            cache.end_change();
+            return;
+        }
+        let most = if view.kin > 1 { self.total().saturating_sub(view.members.saturating_mul(2 * self.least())) } else { 0 };
         let now = self.shares.cached();
         let wants = cache.judge(now, most).unwrap_or(now).min(most);
         self.shares.set_cached(wants);
@@ -377,6 +496,9 @@ impl Family {
         } else if cache.pages() > wants || has > wants {
             cache.resize(wants);
             self.shares.give(MemberId::CACHE, has.saturating_sub(cache.pages()), MemberId::NOBODY);
+        }
+        if view.kin == 1 && cache.pages() == 0 {
+            self.shares.leave_cache(program);
         }
         cache.end_change();
         if self.shares.pages(MemberId::CACHE) < wants {
@@ -414,9 +536,43 @@ impl Family {
         core.vm.shut_pool(false);
         family.take(&map, &mut core, family.total());
         family.shared.store(family.limit() < family.total(), Relaxed);
+        family.has_kin.store(false, Relaxed);
         drop(core);
         machine.arrivals.announce();
         true
+    }
+
+    /// Takes pages that no process has, or that others do not use, until this process can have `pages` more without paging. Returns
+    /// whether it can. May wait for some milliseconds.
+    pub fn obtain(machine: &Machine, pages: u64) -> bool {
+        let family = machine.host.family.as_ref().filter(|family| family.is_shared() && machine.host.record.is_none());
+        let Some(family) = family else { return false };
+        let end = sys::now_ns() + OBTAIN_NS;
+        loop {
+            let view = {
+                let (map, mut core) = (machine.map.read(), machine.core.lock());
+                let needs = native::limit_with(&core, pages);
+                let view = family.view();
+                let most = if view.wanting > 0 { view.part(view.me) } else { view.total };
+                if family.forking.load(Relaxed) || needs > u64::from(most) {
+                    return false;
+                }
+                let lacks = (needs as u32).saturating_sub(family.limit());
+                family.take(&map, &mut core, lacks.max(view.total / 64).min(view.free));
+                if needs <= u64::from(core.vm.limit()) {
+                    return true;
+                }
+                if needs > u64::from(family.limit() + view.idle_spare) {
+                    return false;
+                }
+                view
+            };
+            if sys::now_ns() > end {
+                return false;
+            }
+            family.shares.ask(family.id(), &view, ring);
+            Linux::sleep_ns(OBTAIN_LOOK_NS);
+        }
     }
 }
 
@@ -508,9 +664,14 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
     }
 
     fn step(&mut self, machine: &Machine) {
-        let Some(family) = machine.host.family.as_ref().filter(|family| family.is_shared()) else { return };
-        let now = sys::now_ns();
+        let Some(family) = &machine.host.family else { return };
         let asked = family.entry().asked.load() != 0;
+        if asked {
+            family.shared.store(true, Relaxed); // there is another one, which has come by exec
+        } else if !family.is_shared() {
+            return;
+        }
+        let now = sys::now_ns();
         if !asked && self.target.is_none() && now < self.look_at {
             return;
         }
@@ -523,6 +684,8 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
             return;
         }
         family.tend_cache(&view);
+        let holds_cache = family.shares.holds_cache(family.program());
+        family.has_kin.store(view.kin > 1 || holds_cache, Relaxed);
         let view = family.view();
         let asked = family.entry().asked.load() != 0;
         let map = machine.map.read();
@@ -533,7 +696,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         }
         // with a process per CPU that is short, others use the CPU while one waits for a read; packing would take it from them
         let crowded = view.wanting + u32::from(self.wanted != 0) > self.cpus;
-        core.vm.shut_pool(crowded || family.shares.cached() > 0);
+        core.vm.shut_pool(crowded || holds_cache && family.shares.cached() > 0);
         let promised = core.vm.promised();
         let charge = u32::try_from(core.vm.charge_total()).unwrap_or(u32::MAX);
         let counters = core.vm.counters();

@@ -152,7 +152,7 @@ impl<'a> Handler<'a> {
         if self.candidate.decide(self.policy, self.alone, &self.anywhere) {
             self.machine.status.counters.same_cpu_begun.add(1);
         }
-        let alone = self.machine.host.family.as_ref().is_none_or(|family| !family.is_shared());
+        let alone = self.machine.host.family.as_ref().is_none_or(|family| !family.has_kin());
         if self.halt_poll.decide(alone, sys::now_ns) {
             self.machine.status.counters.halt_poll_begun.add(1);
         }

@@ -216,6 +216,7 @@ impl<K: Kernel> Compressed<K> {
     pub fn leave(&self, vm: &mut Vm<SwapPager>) {
         self.charge_buffers(vm, false);
         vm.uncharge(self.pool.lock().give_up());
+        vm.pool_gone();
         let counters = vm.counters();
         for gauge in [
             &counters.pool_pages,

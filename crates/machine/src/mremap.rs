@@ -109,6 +109,11 @@ pub trait Hook: Copy {
     fn run<R>(self, f: impl FnOnce(Self) -> R + 'static) -> R;
     /// Has [`Machine::perform`] called by a thread that has the pager's descriptors. => in [`Hook::run`]
     fn perform(self, change: Change);
+    /// Raises the process's limit at the cost of others that share its budget, until it can have so many pages more without paging.
+    /// Returns whether it can. May wait for some milliseconds. => in [`Hook::run`]
+    fn obtain(self, _pages: u64) -> bool {
+        false
+    }
     /// The bare system call mremap(2). Returns an address, or a negative error.
     fn call(self, call: Mremap) -> isize;
     /// The bare system call munmap(2).
@@ -125,9 +130,17 @@ pub trait Hook: Copy {
 
     /// The program has a new anonymous private range.
     fn new_range(self, piece: Piece) {
-        if piece.start < piece.end && !self.run(move |hook| hook.machine().try_native(piece)) {
-            self.run(move |hook| hook.perform(Change::Add(piece)));
+        if piece.start >= piece.end || self.run(move |hook| hook.machine().try_native(piece)) {
+            return;
         }
+        let pages = ((piece.end - piece.start) / PAGE_SIZE) as u64;
+        self.run(move |hook| {
+            // (once anything is managed, the page daemon sees to more)
+            let machine = hook.machine();
+            if !(machine.is_all_native() && hook.obtain(pages) && machine.try_native(piece)) {
+                hook.perform(Change::Add(piece));
+            }
+        });
     }
 
     /// The program has a new mapping that is not for the pager.

@@ -45,6 +45,11 @@ impl Pieces {
     }
 }
 
+/// The least limit with which so many pages more fit into the budget as a whole.
+pub fn limit_with(core: &Core, pages: u64) -> u64 {
+    core.vm.charge_total() + pages + 2 * u64::from(core.vm.free_high())
+}
+
 impl<K: Kernel> Machine<K> {
     /// The program has a new anonymous private range. If all of it fits the budget, it is left to the kernel, without a system
     /// call. Returns `false` if it does not fit; then [`Machine::add_range`] is due.
@@ -52,6 +57,11 @@ impl<K: Kernel> Machine<K> {
         let mut map = self.map.write();
         // if the unmapping of an old range here is still to be reported, that event must be followed first
         !map.is_settling(piece.start, piece.end) && !Self::joins_managed(&map, piece) && self.insert_native(&mut map, piece)
+    }
+
+    /// Whether all of the program's memory is left to the kernel.
+    pub fn is_all_native(&self) -> bool {
+        self.map.read().ranges.overlap(0, usize::MAX, Kind::Managed).is_none()
     }
 
     /// Whether the kernel would join the piece and a managed neighbour into one mapping. It does so only if the piece is registered
@@ -68,8 +78,7 @@ impl<K: Kernel> Machine<K> {
         let range = Range { start: piece.start, end: piece.end, kind: Kind::Native, ..Range::of_program(piece.flags) };
         let fits = {
             let core = self.core.lock();
-            let margin = core.vm.free_high() as u64 * 2;
-            core.vm.charge_total() + range.pages() + margin <= core.vm.limit() as u64
+            limit_with(&core, range.pages()) <= u64::from(core.vm.limit())
         };
         // a range that is left to the kernel cannot be recorded
         fits && !self.host.records() && self.reserve_native(map, range)

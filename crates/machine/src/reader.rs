@@ -203,7 +203,9 @@ unsafe fn place<K: Kernel>(
         IoResult::Ok if home.is_none() && (!right[i as usize] || stored[i as usize] != expected) => IoResult::Corrupt,
         outcome => outcome,
     };
-    let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != Tag::UNKNOWN);
+    // (if the page was given up meanwhile, its slot may have another's content, and nothing is wrong with the device)
+    let is_expected = |i: u32| stored[i as usize] != Tag::UNKNOWN && core.vm.expected(op, i) == stored[i as usize];
+    let damaged = home.is_none() && arrived().any(|i| !right[i as usize] && is_expected(i));
     if let Some(since) = since
         && home.is_none()
     {

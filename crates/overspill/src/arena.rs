@@ -248,14 +248,17 @@ impl Arena {
         assert!(align.is_power_of_two(), "an alignment of {align}, which is not a power of two");
         let at = self.place(address)?;
         let aligned = (address.as_ptr() as usize).is_multiple_of(align);
+        let shrink = |mut heap: MutexGuard<'_, Heap>| {
+            let (size, runs) = heap.shrink(at, size).map_err(Self::explain(address))?;
+            drop(heap);
+            self.discard(runs);
+            Ok(NonNull::slice_from_raw_parts(address, size))
+        };
         let old = {
             let mut heap = self.heap();
             let old = heap.size_of(at).map_err(Self::explain(address))?;
             if aligned && size >= old / 2 && size <= old {
-                let (size, runs) = heap.shrink(at, size).map_err(Self::explain(address))?;
-                drop(heap);
-                self.discard(runs);
-                return Ok(NonNull::slice_from_raw_parts(address, size));
+                return shrink(heap);
             }
             if aligned
                 && size > old
@@ -265,7 +268,10 @@ impl Arena {
             }
             old
         };
-        let new = self.alloc(size, align)?;
+        let new = match self.alloc(size, align) {
+            Err(Error::ArenaFull { .. }) if aligned && size <= old => return shrink(self.heap()),
+            new => new?,
+        };
         // SAFETY: two blocks, so they do not overlap, of at least that many bytes; the caller has the old one.
         unsafe { new.cast::<u8>().copy_from_nonoverlapping(address, old.min(size)) };
         // SAFETY: as the caller says.

@@ -47,6 +47,15 @@ pub enum Error {
         /// What is available, in bytes.
         available: u64,
     },
+    /// A region of a file cannot become shorter, nor longer than its capacity.
+    CannotGrow {
+        /// What was asked for, in bytes.
+        bytes: usize,
+        /// Its length, in bytes.
+        len: usize,
+        /// How long it may become, in bytes.
+        capacity: usize,
+    },
     /// There is no address space for a region.
     Map(io::Error),
     /// Wiring this much would leave too little of the budget for everything else.
@@ -83,14 +92,14 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
-    /// The file ends before the range does.
+    /// The file ends before the range does, or it was made shorter and changes beyond its end were lost.
     FileEnds {
         /// Which.
         path: PathBuf,
         /// Its length, in bytes.
         len: u64,
-        /// The length that is needed, in bytes.
-        needed: u64,
+        /// The length that is needed, in bytes; `None`: changes were lost.
+        needed: Option<u64>,
     },
     /// Another region has a part of these pages of the file, and one of the two may write.
     FileShared {
@@ -127,7 +136,7 @@ impl Error {
             Error::HandlerReplaced => 11,
             Error::TooManyPagers => 12,
             Error::TooManyRegions => 13,
-            Error::RegionSize { .. } => 14,
+            Error::RegionSize { .. } | Error::CannotGrow { .. } => 14,
             Error::Map(_) => 15,
             Error::WiredTooMuch { .. } => 16,
             Error::IsWired => 17,
@@ -180,6 +189,9 @@ impl fmt::Display for Error {
             Error::RegionSize { bytes, available } => {
                 write!(f, "a region of {bytes} bytes is more than the {available} that the pager can still manage")
             }
+            Error::CannotGrow { bytes, len, capacity } => {
+                write!(f, "a region of {len} bytes with a capacity of {capacity} cannot get a length of {bytes}")
+            }
             Error::Map(e) => write!(f, "the address space for a region could not be had: {e}"),
             Error::WiredTooMuch { bytes, available } => {
                 write!(f, "{bytes} bytes cannot be wired: the budget allows {available} more")
@@ -191,7 +203,10 @@ impl fmt::Display for Error {
             Error::NotABlock { address, why } => write!(f, "no block of the arena begins at address {address:#x}: {why}"),
             Error::Lost => write!(f, "a page could not be read back from where it was stored"),
             Error::File { path, what, source } => write!(f, "the file {} could not be {what}: {source}", path.display()),
-            Error::FileEnds { path, len, needed } => write!(
+            Error::FileEnds { path, len, needed: None } => {
+                write!(f, "the file {} was made shorter, to {len} bytes, and changes beyond its end were lost", path.display())
+            }
+            Error::FileEnds { path, len, needed: Some(needed) } => write!(
                 f,
                 "the file {} has {len} bytes, and {needed} are needed: ask for fewer, or open it for reading and writing and let it grow",
                 path.display()

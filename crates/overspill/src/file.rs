@@ -2,6 +2,7 @@
 
 use crate::error::{Error, os};
 use crate::fault;
+use crate::forks;
 use crate::quiet::Quiet;
 use crate::shared::Shared;
 use crate::write_back::{FLUSH_STEP, FlushPart};
@@ -23,6 +24,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The pages that regions of this process have: the file, its pages, and whether the region writes to it.
 static IN_USE: Mutex<Vec<Use>> = Mutex::new(Vec::new());
+
+/// Calls `f` with [`IN_USE`] while no thread forks: a child finds it unlocked.
+fn in_use<R>(f: impl FnOnce(&mut Vec<Use>) -> R) -> R {
+    forks::keep_off(|| f(&mut IN_USE.lock().unwrap_or_else(PoisonError::into_inner)))
+}
 
 #[derive(Clone, PartialEq, Eq)]
 struct Use {
@@ -63,12 +69,15 @@ impl OpenFile {
         let meta = rest.metadata().map_err(|e| fail("looked at", e))?;
         let pages = offset >> PAGE_SHIFT..(offset + capacity as u64).div_ceil(PAGE_SIZE as u64);
         let uses = Use { process: std::process::id(), file: (meta.dev(), meta.ino()), pages, writes: access == Access::ReadWrite };
-        {
-            let mut all = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-            if all.iter().any(|other| other.is_in_the_way_of(&uses)) {
-                return Err(Error::FileShared { path: path.into() });
+        let free = in_use(|all| {
+            let free = !all.iter().any(|other| other.is_in_the_way_of(&uses));
+            if free {
+                all.push(uses.clone());
             }
-            all.push(uses.clone());
+            free
+        });
+        if !free {
+            return Err(Error::FileShared { path: path.into() });
         }
         let direct = reopen(&rest, access, libc::O_DIRECT).ok().filter(is_direct);
         let start = offset & !(PAGE_SIZE as u64 - 1);
@@ -198,9 +207,7 @@ impl OpenFile {
         };
         match flushed.error {
             Some(FlushError::Io(e)) => Err(self.fail("written", e)),
-            Some(FlushError::Beyond) => {
-                Err(Error::FileEnds { path: self.path.clone(), len: self.len()?, needed: self.start + (pages.end << PAGE_SHIFT) })
-            }
+            Some(FlushError::Beyond) => Err(Error::FileEnds { path: self.path.clone(), len: self.len()?, needed: None }),
             None => synced.map_err(|e| self.fail("written to its device", e)),
         }
     }
@@ -225,10 +232,11 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        let mut all = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = all.iter().position(|other| *other == self.uses) {
-            all.swap_remove(at);
-        }
+        in_use(|all| {
+            if let Some(at) = all.iter().position(|other| *other == self.uses) {
+                all.swap_remove(at);
+            }
+        });
     }
 }
 

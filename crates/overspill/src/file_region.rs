@@ -29,13 +29,14 @@ pub struct FileOptions {
     len: Option<usize>,
     capacity: usize,
     create: bool,
+    truncate: bool,
     policy: Option<String>,
 }
 
 impl FileOptions {
     /// The whole file, with this access.
     pub fn new(access: Access) -> Self {
-        FileOptions { access, offset: 0, len: None, capacity: 0, create: false, policy: None }
+        FileOptions { access, offset: 0, len: None, capacity: 0, create: false, truncate: false, policy: None }
     }
     /// Where the region begins in the file, in bytes. Any number; the default is 0.
     #[must_use]
@@ -58,6 +59,11 @@ impl FileOptions {
     #[must_use]
     pub fn create(self, create: bool) -> Self {
         FileOptions { create, ..self }
+    }
+    /// Makes the file empty first, if the region can be made. Needs a length, and [`Access::ReadWrite`].
+    #[must_use]
+    pub fn truncate(self, truncate: bool) -> Self {
+        FileOptions { truncate, ..self }
     }
 
     /// A replacement policy for this region alone; see [`Region::set_policy`]. The default is the pager's, which all regions share.
@@ -83,9 +89,19 @@ impl FileOptions {
     pub fn open(self, pager: &Pager, path: impl AsRef<Path>) -> Result<FileRegion, Error> {
         let path = path.as_ref();
         let writes = self.access == Access::ReadWrite;
-        let opened = OpenOptions::new().read(true).write(writes).create(writes && self.create).truncate(false).open(path);
+        let mut how = OpenOptions::new();
+        how.read(true).write(writes);
+        let mut made = false;
+        let opened = how.open(path).or_else(|error| {
+            made = writes && self.create && error.kind() == io::ErrorKind::NotFound;
+            if made { how.create_new(true).open(path) } else { Err(error) }
+        });
         let file = opened.map_err(|source| Error::File { path: path.into(), what: "opened", source })?;
-        self.open_as(pager, file, path)
+        let region = self.open_as(pager, file, path);
+        if made && region.is_err() {
+            let _ = std::fs::remove_file(path); // nothing has changed
+        }
+        region
     }
 
     /// As [`FileOptions::open`], of a file that is open for this access already. `path` is for messages.
@@ -101,28 +117,41 @@ impl FileOptions {
             let source = io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file");
             return Err(Error::File { path: path.into(), what: "paged", source });
         }
-        let len = self.len.unwrap_or(usize::try_from(meta.len().saturating_sub(self.offset)).unwrap_or(usize::MAX));
+        let old = if self.truncate { 0 } else { meta.len() };
+        let len = self.len.unwrap_or(usize::try_from(old.saturating_sub(self.offset)).unwrap_or(usize::MAX));
         let skip = (self.offset % PAGE_SIZE as u64) as usize;
         let capacity = self.capacity.max(len);
         let too_long = || Error::RegionSize { bytes: capacity, available: pager.pages_left() << 12 };
         let bytes = capacity.checked_add(skip).ok_or_else(too_long)?;
         let needed = self.offset.checked_add(len as u64).ok_or_else(too_long)?;
+        if len == 0 && self.len.is_none() && self.offset > 0 {
+            return Err(Error::FileEnds { path: path.into(), len: old, needed: Some(self.offset.saturating_add(1)) });
+        }
         if len == 0 || self.offset.checked_add(capacity as u64).is_none_or(|end| end > i64::MAX as u64) {
             return Err(if len == 0 { Error::RegionSize { bytes: 0, available: 0 } } else { too_long() });
         }
         let open = OpenFile::new(file, path, self.access, self.offset, capacity)?;
-        if open.len()? < needed {
-            if self.access != Access::ReadWrite {
-                return Err(Error::FileEnds { path: path.into(), len: meta.len(), needed });
-            }
-            open.set_len(needed)?;
+        if self.truncate && self.access != Access::ReadWrite {
+            return Err(Error::Access { path: path.into(), access: self.access });
+        }
+        if open.len()? < needed && self.access != Access::ReadWrite {
+            return Err(Error::FileEnds { path: path.into(), len: meta.len(), needed: Some(needed) });
         }
         let region = Region::new(pager.clone(), bytes, Some(Arc::new(open)))?;
         shared.note_file();
         if let Some(spec) = &policy {
             region.set_spec(spec)?;
         }
-        Ok(FileRegion { region, skip, len, capacity, written: AtomicU64::new(0) })
+        // The file last: what is refused leaves it as it was.
+        let region = FileRegion { region, skip, len, capacity, written: AtomicU64::new(0) };
+        if self.truncate {
+            region.file().set_len(0)?;
+        }
+        if region.file().len()? < needed {
+            region.file().set_len(needed)?;
+        }
+        region.look_at_length();
+        Ok(region)
     }
 }
 
@@ -458,30 +487,41 @@ impl FileRegion {
     /// shorter, with zeroes; for others the file must have become longer by itself.
     ///
     /// # Errors
-    /// [`Error::RegionSize`] if that is shorter than it is, or longer than the capacity; [`Error::FileEnds`], [`Error::File`],
+    /// [`Error::CannotGrow`] if that is shorter than it is, or longer than the capacity; [`Error::FileEnds`], [`Error::File`],
     /// [`Error::IsWired`], [`Error::Forked`].
     pub fn grow(&mut self, len: usize) -> Result<(), Error> {
         self.region.pager().0.here()?;
         if len < self.len || len > self.capacity {
-            return Err(Error::RegionSize { bytes: len, available: self.capacity as u64 });
+            return Err(Error::CannotGrow { bytes: len, len: self.len, capacity: self.capacity });
         }
-        let needed = self.file().start() + (self.skip + len) as u64;
-        if self.file().len()? < needed {
+        let start = self.file().start();
+        let needed = start + (self.skip + len) as u64;
+        let had = self.file().len()?;
+        // The page with the old end was filled up with zeroes: if others have made the file longer, it has something else there.
+        let end = self.skip + self.len;
+        let theirs = end..end.next_multiple_of(PAGE_SIZE).min(self.skip + len).min(had.saturating_sub(start) as usize);
+        let mut bytes = vec![0; if self.access() == Access::ReadOnly { 0 } else { theirs.len() }];
+        self.file().read_exact(&mut bytes, start + end as u64)?;
+        if had < needed {
             if self.access() != Access::ReadWrite {
-                return Err(Error::FileEnds { path: self.path().into(), len: self.file().len()?, needed });
+                return Err(Error::FileEnds { path: self.path().into(), len: had, needed: Some(needed) });
             }
             self.file().set_len(needed)?;
         }
-        // Pages that were found to lie beyond the end. The page with the old end was filled up with zeroes: if others have made the
-        // file longer, it has something else there.
-        let end = self.skip + self.len;
+        // pages that were found to lie beyond the end
         let first = if self.access() == Access::ReadOnly { end / PAGE_SIZE } else { end.div_ceil(PAGE_SIZE) };
-        let end = (self.skip + len).div_ceil(PAGE_SIZE);
-        if first < end {
-            self.give_up(first..end)?;
+        let last = (self.skip + len).div_ceil(PAGE_SIZE);
+        if first < last {
+            self.give_up(first..last)?;
         }
-        self.len = len;
+        let old = core::mem::replace(&mut self.len, len);
         self.look_at_length();
+        if !bytes.is_empty()
+            && let Err(e) = self.write_at(&bytes, old)
+        {
+            self.len = old;
+            return Err(e);
+        }
         Ok(())
     }
 

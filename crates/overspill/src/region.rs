@@ -516,7 +516,11 @@ impl Region {
         let mut at = range.start;
         while at < range.end {
             let end = ((at / PAGE_SIZE + TRANSFER_PAGES) * PAGE_SIZE).min(range.end);
-            let wired = self.wire(at..end)?;
+            let wired = match self.wire(at..end) {
+                Ok(wired) => wired,
+                Err(e) if at == range.start => return Err(e.into()),
+                Err(_) => break, // the next call tells
+            };
             let n = go(at..end, (at - range.start) as u64);
             drop(wired);
             match n {

@@ -1,5 +1,6 @@
 //! The state that a pager's threads and fault handlers share.
 
+use crate::quiet::Quiet;
 use crate::reads::{Buffers, Queue};
 use crate::write_back::WriteBack;
 use overspill_linux::daemon::Daemon;
@@ -42,6 +43,7 @@ impl Shared {
             return;
         }
         let now = reader::file_pages(self.cluster_pages) as u32;
+        let _quiet = Quiet::new();
         let mut core = self.machine.core.lock();
         // long reads only if as many frames can be kept free as are then under way: in the least budget they pushed others out
         let long = if now <= core.vm.limit() / 32 { reader::long_pages(self.cluster_pages) as u32 } else { 0 };

@@ -144,6 +144,23 @@ fn a_hash_map_several_times_its_budget() {
     }
 }
 
+/// A block that fills the arena could not become much smaller: there was no room for the copy.
+#[test]
+fn a_block_that_fills_its_arena_becomes_smaller() {
+    for pager in both() {
+        let arena = pager.arena(4 * MIB).expect("4 MiB");
+        let block = arena.alloc(3 * MIB + MIB / 2, 8).expect("most of it").cast::<u8>();
+        // SAFETY: nobody else uses the block, and both places lie in it.
+        unsafe {
+            block.write(7);
+            let smaller = arena.realloc(block, MIB, 8).expect("in place").cast::<u8>();
+            assert_eq!((smaller, smaller.read()), (block, 7));
+            assert!(arena.used() < 2 * MIB as u64);
+            arena.free(smaller).expect("a block");
+        }
+    }
+}
+
 /// What C code and other users of raw blocks may do wrong, as far as it can be seen.
 #[test]
 fn what_is_no_block_is_refused() {

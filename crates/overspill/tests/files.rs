@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use overspill::{Access, Delivery, Error, FileOptions, FileRegion, Pager};
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -363,6 +364,67 @@ fn a_close_says_what_was_not_written() {
     pager.open_file(&temp.0, Access::ReadOnly).expect("the region is gone").close().expect("nothing to write");
 }
 
+/// A file was made longer, or was left behind new and empty, by a call that was refused.
+#[test]
+fn what_is_refused_leaves_the_file() {
+    for pager in both() {
+        let file = Temp::new("refused", b"some");
+        let open = |options: FileOptions| options.open(&pager, &file.0);
+        let options = FileOptions::new(Access::ReadWrite).len(200 << 30);
+        assert!(matches!(open(options.clone()), Err(Error::RegionSize { .. })));
+        assert!(matches!(open(options.clone().len(5000).policy("none such")), Err(Error::Policy(_))));
+        assert!(matches!(open(options.clone().offset(5).truncate(true)), Err(Error::RegionSize { .. })));
+        assert!(matches!(open(FileOptions::new(Access::ReadOnly).len(1).truncate(true)), Err(Error::Access { .. })));
+        let past = open(FileOptions::new(Access::ReadOnly).offset(4));
+        assert!(matches!(past, Err(Error::FileEnds { len: 4, needed: Some(5), .. })), "{past:?}");
+        assert_eq!(std::fs::read(&file.0).expect("the file"), b"some");
+        let emptied = open(options.clone().len(2).truncate(true)).expect("a region");
+        assert_eq!(bytes_of(&emptied), [0, 0]);
+        drop(emptied);
+        std::fs::remove_file(&file.0).expect("removed");
+        assert!(open(options.clone().create(true)).is_err() && open(FileOptions::new(Access::ReadWrite).create(true)).is_err());
+        assert!(!file.0.exists());
+    }
+}
+
+/// A page of private changes that was in swap and became all zeroes came back with its old content.
+#[test]
+fn private_changes_may_be_zeroes() {
+    for pager in both() {
+        let file = Temp::new("zeroes", &random_bytes(MIB));
+        let mut region = pager.open_file(&file.0, Access::CopyOnWrite).expect("a region");
+        for byte in [7, 0, 8, 0, 0] {
+            let bytes = vec![byte; MIB];
+            region.write_at(&bytes, 0).expect("written");
+            let mut other = pager.region(2 * BUDGET as usize).expect("memory");
+            other.fill(1);
+            drop(other);
+            assert!(bytes_of(&region) == bytes, "{byte}");
+        }
+    }
+}
+
+/// Bytes that others had appended in the page with the old end were shown as zeroes, and the next flush wrote those over them.
+#[test]
+fn what_others_append_is_seen_by_those_who_may_change_it() {
+    for pager in both() {
+        for access in [Access::ReadWrite, Access::CopyOnWrite] {
+            let mut bytes = random_bytes(PAGE + 3000);
+            let file = Temp::new("appended", &bytes[..PAGE + 100]);
+            let mut region = FileOptions::new(access).capacity(MIB).open(&pager, &file.0).expect("a region");
+            region.write_at(b"x", PAGE + 5).expect("written"); // the page is in memory
+            OpenOptions::new().append(true).open(&file.0).expect("the file").write_all(&bytes[PAGE + 100..]).expect("written");
+            region.grow(PAGE + 3000).expect("it is longer now");
+            bytes[PAGE + 5] = b'x';
+            assert_eq!(bytes_of(&region), bytes);
+            if access == Access::ReadWrite {
+                region.flush(..).expect("flushed");
+                assert_eq!(std::fs::read(&file.0).expect("the file"), bytes);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_file_is_made_and_grows() {
     for pager in both() {
@@ -374,8 +436,8 @@ fn a_file_is_made_and_grows() {
         assert_eq!((region.len(), region.capacity()), (5000, 10 * MIB));
         assert_eq!(bytes_of(&region), [0; 5000]);
         region.write_at(b"end", 4997).expect("written");
-        assert!(matches!(region.grow(4000), Err(Error::RegionSize { .. })));
-        assert!(matches!(region.grow(10 * MIB + 1), Err(Error::RegionSize { .. })));
+        assert!(matches!(region.grow(4000), Err(Error::CannotGrow { .. })));
+        assert!(matches!(region.grow(10 * MIB + 1), Err(Error::CannotGrow { .. })));
         region.grow(9 * MIB).expect("longer");
         region.write_at(b"far", 9 * MIB - 3).expect("written");
         region.flush(..).expect("flushed");

@@ -210,7 +210,9 @@ impl Pager {
         Region::new(slf, &pager, bytes, policy)
     }
 
-    /// A part of a file as memory. The descriptor is copied; `path` is for messages. `mode` is as numpy.memmap's.
+    /// A part of a file as memory. The descriptor is copied; `path` is for messages. `mode` is as numpy.memmap's. `truncate`: the
+    /// file becomes empty first.
+    #[allow(clippy::too_many_arguments)] // Python's
     fn file_region(
         slf: &Bound<'_, Self>,
         fd: i32,
@@ -219,6 +221,7 @@ impl Pager {
         offset: u64,
         bytes: usize,
         policy: Option<String>,
+        truncate: bool,
     ) -> PyResult<Region> {
         let access = match mode {
             "r" => Access::ReadOnly,
@@ -229,7 +232,7 @@ impl Pager {
         let pager = slf.get().here()?;
         // SAFETY: the caller's descriptor, which is open while its file object lives, and so during this call.
         let file = File::from(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?);
-        let mut options = FileOptions::new(access).offset(offset).len(bytes);
+        let mut options = FileOptions::new(access).offset(offset).len(bytes).truncate(truncate);
         if let Some(policy) = policy {
             options = options.policy(policy);
         }

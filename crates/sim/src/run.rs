@@ -155,6 +155,9 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     assert_eq!((core.vm.charge_total(), buffers), (pool, 0), "charged in the end, and for compressed memory; bytes of buffers");
     let lost = counters.read_errors.get();
     assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
+    let devices = core.vm.devices();
+    let in_vain = devices.iter().filter_map(|device| devices.stats(device)).map(|stats| stats.reads.errors).sum::<u64>();
+    assert!(world.trouble.fails() || in_vain == 0, "{in_vain} reads of good devices count as failed");
     let is_plain = !world.trouble.fails()
         && scenario.swaps.is_none()
         && scenario.files.is_none()

@@ -175,12 +175,12 @@ impl Keys {
         core::hint::black_box(self);
     }
 
-    /// The possible numbers of a write, newest first. There is more than one only after 2^32 writes.
+    /// The possible numbers of a write, newest first, from the first key's on. There is more than one only after 2^32 writes.
     fn candidates(&self, tag: Tag) -> impl Iterator<Item = u64> + use<> {
-        let next = self.next.load(Relaxed);
+        let (first, next) = (self.keys[0].first.load(Relaxed), self.next.load(Relaxed));
         let same_epoch = next & !(EPOCH - 1) | u64::from(tag.number());
         let newest = if same_epoch < next { Some(same_epoch) } else { same_epoch.checked_sub(EPOCH) };
-        core::iter::successors(newest, |number| number.checked_sub(EPOCH))
+        core::iter::successors(newest, |number| number.checked_sub(EPOCH)).take_while(move |number| *number >= first)
     }
 
     /// The cipher for one write.
@@ -338,6 +338,21 @@ mod tests {
             plain[at] ^= 0x80;
         }
         assert!(keys.is_unchanged(page(1), tag, &plain, &mut scratch));
+    }
+
+    /// A child whose parent had sealed 2^32 pages and had none in swap any more looked for numbers from before its first key.
+    #[test]
+    fn no_key_has_numbers_from_before_it() {
+        let keys = keys(1);
+        keys.next.store(EPOCH + 5, Relaxed);
+        keys.wipe();
+        keys.add(&[2; KEY_BYTES]).unwrap();
+        let (plain, other, mut sealed, mut scratch) = (pattern(3), pattern(4), [0; PAGE_SIZE], [0; PAGE_SIZE]);
+        let tag = keys.seal(page(1), &plain, &mut sealed);
+        assert!(keys.is_unchanged(page(1), tag, &plain, &mut scratch) && !keys.is_unchanged(page(1), tag, &other, &mut scratch));
+        let mut damaged = sealed;
+        damaged[7] ^= 1;
+        assert!(!keys.open(page(1), tag, &mut damaged) && keys.open(page(1), tag, &mut sealed) && sealed == plain);
     }
 
     /// Parent and child go on from the same counter, one generation after the other, down to the greatest depth.

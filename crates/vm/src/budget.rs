@@ -170,6 +170,12 @@ impl<P: Pager> Vm<P> {
         self.pool_size.set_shut(shut);
     }
 
+    /// There is no compressed memory any more. (Else each page that is evicted would be written again, unchanged, as if it could go
+    /// there.)
+    pub fn pool_gone(&mut self) {
+        self.pool_size.close();
+    }
+
     /// A page that a thread waited for, read or unpacked by itself, took so many nanoseconds.
     pub fn page_in_took(&mut self, in_memory: bool, ns: u64) {
         match in_memory {

@@ -7,7 +7,7 @@ use crate::vm::Vm;
 use alloc::vec::Vec;
 
 /// Entries for frames above the budget: one cluster per faulting thread, and pages that are adopted all at once.
-pub(crate) const FRAMES_SLACK: usize = 8192;
+pub const FRAMES_SLACK: usize = 8192;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

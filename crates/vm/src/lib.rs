@@ -54,6 +54,7 @@ mod write_back;
 
 pub use config::{CLUSTER_PAGES_MAX, Config, ConfigError, MEMORY_BYTES_MIN};
 pub use fault::Fault;
+pub use frames::FRAMES_SLACK;
 pub use home::{Access, Flush, FlushScan, Home};
 pub use page_in::{Destination, Filled, Followed, PageIn};
 pub use page_out::{Compared, Demand, Laundry, PageOut, Parked, Resident};

@@ -189,6 +189,11 @@ impl PoolSize {
         self.shut = shut;
     }
 
+    /// The pool is gone.
+    pub(crate) fn close(&mut self) {
+        (self.now, self.taken, self.since) = (0, 0, 0);
+    }
+
     pub(crate) fn read_took(&mut self, ns: u64) {
         self.read_ns.note(ns);
     }
@@ -478,6 +483,16 @@ mod tests {
         assert_eq!(program.run(20, PAGES), 0);
         program.pool.set_shut(false);
         assert!(program.run(20, PAGES) > 0, "it was no mistake, so it comes back at once");
+    }
+
+    /// After a swapoff of compressed memory each page that was evicted counted as one that could go there, for good.
+    #[test]
+    fn a_pool_that_is_gone_is_closed() {
+        let mut program = Program::new(500_000, evenly(BUDGET * 3 / 2));
+        assert!(program.run(200, PAGES) > 0 && program.pool.is_open());
+        program.pool.close();
+        assert!(!program.pool.is_open());
+        assert!(program.run(20, PAGES) > 0, "another one may be opened");
     }
 
     /// A hash in Ruby looked as if a pool paid, and once it was there, its pages did not compress. The pool was opened and closed

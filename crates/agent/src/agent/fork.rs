@@ -40,6 +40,9 @@ const ASK_NS: u64 = 4_000_000;
 /// A fork that holds the lock on devices so long without a break may wait for this process.
 const GIVES_WAY_NS: u64 = 100_000_000;
 
+/// A child checks at this interval whether the thread that sets its pager up lives, in nanoseconds.
+const BIRTH_LOOK_NS: u64 = 1_000_000_000;
+
 /// Why a forked child has no pager.
 enum NoPager {
     /// An error of the system.
@@ -174,7 +177,11 @@ impl Birth {
     /// Waits until the pager is set up or has failed.
     fn wait(&self, agent: &Agent) -> Result<(), NoPager> {
         while agent.born.load(Acquire) == 0 {
-            futex_wait(&agent.born, 0, u64::MAX);
+            futex_wait(&agent.born, 0, BIRTH_LOOK_NS);
+            let killed = !sys::shares_memory(agent.daemon_tid.load(Relaxed)); // by a seccomp filter of the program's
+            if killed && agent.born.load(Acquire) == 0 {
+                return Err(NoPager::Os(libc::ESRCH));
+            }
         }
         // SAFETY: the other thread is done with it. Acquire above pairs with the Release in `happen`.
         core::mem::replace(unsafe { &mut *self.result.get() }, Ok(()))
@@ -208,7 +215,7 @@ impl Agent {
             machine.arrivals.wait(seen);
         }
         // A child that was gone by the next fork did not use what it had in common with its parent: probably the next one neither.
-        let saves = family.view().members > 2 || machine.status.counters.forks.get() == 0;
+        let saves = family.view().kin > 2 || machine.status.counters.forks.get() == 0;
         machine.shrink(whole, saves, halve);
     }
 

@@ -306,8 +306,10 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
             let pages = core.vm.limit();
             let buffers = core.vm.charge_total() as u32 + setup::buffers_max(pages, cpus.len(), options.encrypt);
             drop(core);
-            let members = if limit(libc::RLIMIT_AS).is_some() { MEMBERS_FEW } else { MEMBERS_MAX };
-            match Family::new(pages, buffers, members) {
+            let has_space = limit(libc::RLIMIT_AS).is_none();
+            let common = variable("OVERSPILL_FAMILY").and_then(|path| Family::join(path.as_ref(), pages, buffers, has_space));
+            let own = || Family::new(pages, buffers, if has_space { MEMBERS_MAX } else { MEMBERS_FEW });
+            match common.map_or_else(own, Ok) {
                 Ok(family) => machine.host.family = Some(family),
                 Err(e) => return Err(setup::SetupError::Memory(e).to_string()),
             }
@@ -368,6 +370,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     if let Err(e) = agent.start_threads() {
         fail(&setup::SetupError::Memory(e).to_string());
     }
+    agent.family().arrive(machine);
     if limit(libc::RLIMIT_AS).is_some() {
         area::trim(KEPT_BYTES);
     }

@@ -60,7 +60,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
     };
     let result = match role {
         Role::Daemon(birth) => {
-            agent.family().claim();
+            let mut failed = agent.family().claim().err();
             match birth {
                 None => agent.keep_only_ours(),
                 Some(birth) if birth.happen(agent) => {}
@@ -71,7 +71,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
             }
             let cpus = allowed_cpus();
             let one = cpus.len() > 1;
-            let mut failed = agent.spawn(Role::Helper, true).err();
+            failed = failed.or(agent.spawn(Role::Helper, true).err());
             if agent.control.is_some() {
                 failed = failed.or(agent.spawn(Role::Control, true).err());
             }
@@ -223,7 +223,18 @@ impl Agent {
         let listener = control_server::listen(&self.control.directory, file.bytes());
         follower.look(&self.machine.host.following);
         if let Ok(listener) = listener {
-            control_server::serve(self.machine, self.engine, &listener, follower);
+            control_server::serve(self.machine, self.engine, &listener, follower, || self.end_with_program());
+        }
+    }
+
+    /// If all threads of the program have ended without a hook to see it, ends the process as the first of them has ended. (A
+    /// filter may have killed it, or it has called exit(2) before another thread ended. Linux would take the last thread's end,
+    /// which nobody knows.)
+    fn end_with_program(&self) {
+        if let Some(how) = sys::end_of_first_thread()
+            && self.is_only_thread()
+        {
+            sys::end_as(how);
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{locks, raw};
 use crate::agent::{Agent, Request};
 use core::sync::atomic::Ordering::*;
+use overspill_linux::family::Family;
 use overspill_linux::kernel::Linux;
 use overspill_linux::machine::Machine;
 use overspill_linux::mremap::{Change, Hook, Mremap, NOTHING, up};
@@ -44,9 +45,13 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
         return unsafe { raw(nr, &a) };
     }
     let over = fixed.then(|| agent.begin_remap([NOTHING, (a[0], a[0].wrapping_add(up(a[1])))], 0));
-    if private && a[1] > agent.populatable_bytes() {
+    const PRESENT: i32 = libc::MAP_POPULATE | libc::MAP_LOCKED;
+    if private && flags & PRESENT != 0 && !agent.may_populate(up(a[1])) {
         // The populated memory could exceed the budget before the pager knows of it.
-        a[3] &= !(libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
+        a[3] &= !PRESENT as usize;
+    }
+    if wanted && a[3] as i32 & libc::MAP_LOCKED != 0 && !agent.may_lock_more(up(a[1])) {
+        a[3] &= !libc::MAP_LOCKED as usize;
     }
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
@@ -105,6 +110,9 @@ impl Hook for &'static Agent {
     }
     fn perform(self, change: Change) {
         let _ = self.ask_here(Request::Perform(change)); // it cannot fail
+    }
+    fn obtain(self, pages: u64) -> bool {
+        Family::obtain(self.machine(), pages)
     }
     fn call(self, call: Mremap) -> isize {
         let Mremap { old, old_len, new_len, flags, new } = call;

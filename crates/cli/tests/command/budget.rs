@@ -1,19 +1,30 @@
-//! One budget for a process and all its forks.
+//! One budget for all processes of a run.
 
 use crate::common::{able, build, overspill, patiently, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Runs `budget` with these arguments at `memory`. Returns how many MiB each worker had in memory at once; `None` where it cannot
 /// run.
 fn workers(name: &str, memory: &str, args: &[&str]) -> Option<Vec<u32>> {
+    workers_of(name, memory, args, None)
+}
+
+/// As [`workers`], and started by this line of a shell's, where `"$@"` stands for the program and its arguments, and `$0` for a
+/// directory.
+fn workers_of(name: &str, memory: &str, args: &[&str], shell: Option<&str>) -> Option<Vec<u32>> {
     if !able() {
         return None;
     }
     let dir = place(name);
     let program = build(&dir, "budget.c");
-    let r = run(&dir, &["--memory", memory, "--swap", &swap_option(&dir, "")], None, &program, args);
+    let mut command = vec![program.to_str().expect("a name in UTF-8")];
+    command.extend(args);
+    if let Some(line) = shell {
+        command.splice(0..0, ["sh", "-c", line, dir.to_str().expect("a name in UTF-8")]);
+    }
+    let r = run(&dir, &["--memory", memory, "--swap", &swap_option(&dir, "")], None, Path::new(command[0]), &command[1..]);
     let said = String::from_utf8_lossy(&r.output.stdout).into_owned();
     assert!(r.output.status.success() && r.stderr().is_empty() && said.ends_with("all bytes right\n"), "{:?}", r.output);
     no_swap_file_left(&dir);
@@ -45,7 +56,7 @@ fn the_budget_of_a_dead_parent_is_its_childs() {
     assert!(had.len() == 1 && had[0] >= 24, "{had:?}");
 }
 
-/// A child that execs has a pager and a budget of its own, and gives its part back.
+/// A child that execs gives back what it does not use.
 #[test]
 fn the_budget_of_a_child_that_execs_comes_back() {
     let Some(had) = workers("budget-exec", "32M", &["exec", "32", "24"]) else { return };
@@ -66,10 +77,36 @@ fn two_that_work_have_a_part_each() {
     assert!(had.len() == 2 && had.iter().all(|mib| *mib >= 6) && had.iter().sum::<u32>() < 32, "{had:?}");
 }
 
+/// A program that a shell has started gets nearly all, because the shell does not use its part.
+#[test]
+fn a_shells_program_gets_nearly_all() {
+    let Some(had) = workers_of("budget-shell", "32M", &["turns", "0", "32", "24"], Some(r#""$@"; exit $?"#)) else { return };
+    assert!(had.len() == 1 && had[0] >= 24, "{had:?}");
+}
+
+/// Two programs, each started by exec, had the whole budget each.
+#[test]
+fn two_programs_that_work_have_a_part_each() {
+    let line = r#""$@" >"$0"/first & "$@" && wait $! && cat "$0"/first && rm "$0"/first"#;
+    let Some(had) = workers_of("budget-programs", "32M", &["turns", "0", "32", "10"], Some(line)) else { return };
+    assert!(had.len() == 2 && had.iter().all(|mib| *mib >= 10), "{had:?}");
+}
+
 /// At every moment all of them together have no more than the budget: they are stopped, and their charges are added up.
 #[test]
 fn the_family_never_has_more_than_the_budget() {
-    let Some(family) = Family::start("budget-sum", "32M", &["turns", "3", "32", "22"]) else { return };
+    sum_stays_within("budget-sum", &["turns", "3", "32", "22"], None);
+}
+
+/// The same for programs that a shell starts at the same time.
+#[test]
+fn programs_together_never_have_more_than_the_budget() {
+    let line = r#""$@" >"$0"/first & "$@" >"$0"/second & "$@" && wait && cat "$0"/first "$0"/second"#;
+    sum_stays_within("budget-sum-exec", &["turns", "0", "32", "18"], Some(line));
+}
+
+fn sum_stays_within(name: &str, args: &[&str], shell: Option<&str>) {
+    let Some(family) = Family::start(name, "32M", args, shell) else { return };
     let (mut looks, mut together) = (0, 0);
     loop {
         let pids = family.members();
@@ -91,7 +128,7 @@ fn the_family_never_has_more_than_the_budget() {
 /// Uncompressed, a third of it had room there.
 #[test]
 fn what_children_read_alike_is_kept_for_all_of_them() {
-    let Some(family) = Family::start("budget-alike", "24M", &["alike", "3", "48"]) else { return };
+    let Some(family) = Family::start("budget-alike", "24M", &["alike", "3", "48"], None) else { return };
     let mut last = std::collections::BTreeMap::new();
     loop {
         let pids = family.members();
@@ -115,15 +152,20 @@ struct Family {
 }
 
 impl Family {
-    /// Starts it with these arguments at `memory`, and waits until it runs. `None` where it cannot run.
-    fn start(name: &str, memory: &str, args: &[&str]) -> Option<Family> {
+    /// Starts it with these arguments at `memory`, and waits until it runs; `shell` as for [`workers_of`]. `None` where it cannot
+    /// run.
+    fn start(name: &str, memory: &str, args: &[&str], shell: Option<&str>) -> Option<Family> {
         if !able() {
             return None;
         }
         let dir = place(name);
         let program = build(&dir, "budget.c");
         let mut command = patiently(overspill());
-        command.args(["run", "--memory", memory, "--swap", &swap_option(&dir, ""), "--"]).arg(&program).args(args);
+        command.args(["run", "--memory", memory, "--swap", &swap_option(&dir, ""), "--"]);
+        if let Some(line) = shell {
+            command.args(["sh", "-c", line]).arg(&dir);
+        }
+        command.arg(&program).args(args);
         let child = command.stdout(Stdio::piped()).spawn().expect("timeout runs");
         let mut family = Family { dir, program, child };
         while family.members().is_empty() && family.child.try_wait().expect("a child of ours").is_none() {

@@ -420,6 +420,21 @@ fn a_reader_that_closes_the_pipe() {
     }
 }
 
+/// Hours of work were lost, with status 0 and no message, when the disk under the output was full.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let dir = Dir::new("full");
+    let trace = dir.file("loop.txt", loop_of_three());
+    for command in
+        [&["trace", "info", &trace][..], &["sim", "-t", &trace, "-p", "lru", "-m", "2"], &["advise", "-t", &trace], &["check"]]
+    {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(OVERSPILL).args(command).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains("standard output: No space left"), "{command:?}: {output:?}");
+    }
+}
+
 #[test]
 fn help_fits_the_terminal() {
     for command in [&["sim"][..], &["trace"], &["trace", "record"], &["trace", "info"], &["trace", "convert"], &["advise"]] {

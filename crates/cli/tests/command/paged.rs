@@ -364,6 +364,11 @@ fn limits_on_memory_are_one_sentence() {
         println!("{limit}: {}{}", stdout, stderr);
     }
     assert!(refused >= 2, "the least limits are too low");
+    // a recording of a program whose pager could not start had status 1, and it was said to have ended before
+    let out = dir.join("none.ovt");
+    let record = ["trace", "record", "--out", out.to_str().expect("a plain name"), "--memory", "64M", "--swap", &swap, "--"];
+    let output = limited("-v 50000", &record, Path::new("echo"), &["ran"]);
+    assert!(output.status.code() == Some(125) && !out.exists(), "{output:?}");
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 

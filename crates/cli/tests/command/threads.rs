@@ -70,6 +70,22 @@ fn threads_are_counted_and_end_at_once() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// The pager's threads kept a process alive for ever if its last thread ended where no hook saw it.
+#[test]
+fn a_process_ends_with_its_last_thread() {
+    if !able() {
+        return;
+    }
+    let dir = place("ends");
+    let program = build(&dir, "ends.c");
+    for (how, status) in [("first", 0), ("killed", 128 + 31 /* SIGSYS */)] {
+        let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[how]);
+        assert_eq!(r.output.status.code(), Some(status), "{how}: {:?}", r.output);
+    }
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// The kernel gives its reports of discards only when no fault waits to be read, and refuses to fill pages until a report has been
 /// read. A refused fault was given back to its thread, which faulted again: with more threads than the handlers could keep, there
 /// was always one to be read. Three discards were reported in three seconds, and three million fills refused.

@@ -13,6 +13,8 @@
 //!                   by the parent, before it forks     by the child
 //! ```
 //!
+//! A process that comes by exec has no parent here: it claims its entry as it reserves it. It and its forks are a *program*.
+//!
 //! An id is the number of an entry and its generation, which each reservation raises. When a member dies, its units are free at
 //! that moment. Nothing needs to be cleaned up: a process that looks for a free unit finds a dead id in it. An entry that was
 //! reserved and not claimed counts as long as its parent lives. After that, whoever takes one of its units ends it first. A child
@@ -24,7 +26,7 @@
 //! Any member can overwrite this memory. That disturbs how the budget is shared, and nothing else: the code expects any value in
 //! any word, and no member can get more than the whole budget.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Parts of the budget. (Fewer in tests, which do something between any two accesses.)
 pub const UNITS: usize = if cfg!(test) { 64 } else { 2048 };
@@ -74,6 +76,8 @@ pub struct Member {
     generation: Word,
     /// The id of the member that has reserved the entry.
     parent: Word,
+    /// The id of the member that came by exec, and that this one came from by forks.
+    program: Word,
     /// 1: the member is short of memory, and no unit is free.
     wants: Word,
     /// 1: another member is short of memory. This one should look which pages it does not need.
@@ -85,10 +89,6 @@ pub struct Member {
     pub(super) bell: Word,
     /// 1: the member's program runs. The member that has forked it sleeps on this word.
     pub(super) born: Word,
-    /// The member's robust list (linux/futex.h), which the kernel reads: `next` of the node; and the head, which is `next`, the
-    /// distance from the node to `life` in bytes, and nothing pending.
-    pub(super) node: AtomicUsize,
-    pub(super) head: [AtomicUsize; 3],
 }
 
 /// A member: the number of its entry and the entry's generation. 0: nobody.
@@ -150,6 +150,8 @@ pub struct View {
     pub idle_spare: u32,
     /// Living members, including this one.
     pub members: u32,
+    /// Those of its program, including this one.
+    pub kin: u32,
     /// Other members that want more.
     pub wanting: u32,
 }
@@ -245,6 +247,10 @@ pub fn plan(view: &View, member: &Standing) -> Plan {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {
+    /// The whole budget, in pages; 0: nobody has set it yet.
+    total: Word,
+    /// The program whose cache has [`MemberId::CACHE`]'s part.
+    cache_of: Word,
     /// The number of entries that were ever in use.
     used: Word,
     /// The part that the cache is to have, in pages.
@@ -266,6 +272,12 @@ impl<'a> Shares<'a> {
     pub fn new(total: u32, words: &'a Words, members: &'a [Member]) -> Self {
         assert!((1..=MEMBERS_MAX).contains(&members.len()));
         Shares { total, words, members }
+    }
+
+    /// As [`Shares::new`], for memory that other processes use as well. `None` if they have another budget.
+    pub fn join(total: u32, words: &'a Words, members: &'a [Member]) -> Option<Self> {
+        let agreed = words.total.replace(0, total) || words.total.load() == total;
+        agreed.then(|| Shares::new(total, words, members))
     }
 
     /// The whole.
@@ -325,6 +337,17 @@ impl<'a> Shares<'a> {
 
     /// Reserves an entry for a child of `parent`, which has no units yet. `None` if there are too many.
     pub fn reserve(&self, parent: MemberId) -> Option<MemberId> {
+        self.reserve_as(parent, self.program(parent), |id, _| UNCLAIMED | id.generation())
+    }
+
+    /// As [`Shares::reserve`], for a member of this program (nobody: of its own). `first` gives the first value of `life`, and
+    /// may be the id of a thread that has the entry on its robust list.
+    pub(super) fn reserve_as(
+        &self,
+        parent: MemberId,
+        program: MemberId,
+        first: impl FnOnce(MemberId, &'a Member) -> u32,
+    ) -> Option<MemberId> {
         for (index, member) in self.members.iter().enumerate() {
             let life = member.life.load();
             let unclaimed = life & UNCLAIMED != 0 && life & DIED == 0;
@@ -334,8 +357,10 @@ impl<'a> Shares<'a> {
             }
             // no other process changes it now
             let generation = ((member.generation.load() + 1) & 0xFFFF).max(1);
+            let id = MemberId::new(index, generation);
             for (word, value) in [
                 (&member.parent, parent.0),
+                (&member.program, if program == MemberId::NOBODY { id.0 } else { program.0 }),
                 (&member.wants, 0),
                 (&member.asked, 0),
                 (&member.pages, 0),
@@ -345,12 +370,12 @@ impl<'a> Shares<'a> {
                 word.store(value);
             }
             member.generation.store(generation);
-            member.life.store(UNCLAIMED | generation);
+            member.life.store(first(id, member));
             let mut used = self.words.used.load();
             while used <= index as u32 && !self.words.used.replace(used, index as u32 + 1) {
                 used = self.words.used.load();
             }
-            return Some(MemberId::new(index, generation));
+            return Some(id);
         }
         None
     }
@@ -435,6 +460,58 @@ impl<'a> Shares<'a> {
         }
     }
 
+    /// The member's program. Nobody has none.
+    pub fn program(&self, id: MemberId) -> MemberId {
+        if id == MemberId::NOBODY { id } else { MemberId(self.member(id).program.load()) }
+    }
+
+    /// Whether a member of this program lives.
+    fn runs(&self, program: MemberId) -> bool {
+        let mut runs = false;
+        self.for_each_other(MemberId::NOBODY, |_, id| runs |= self.program(id) == program);
+        runs
+    }
+
+    /// Each program has a cache, and one at a time has [`MemberId::CACHE`]'s part: whether it is this one's.
+    pub fn holds_cache(&self, program: MemberId) -> bool {
+        self.words.cache_of.load() == program.0
+    }
+
+    /// Gives the cache's part to this program's if no other has it. Returns whether it has it.
+    pub fn hold_cache(&self, program: MemberId) -> bool {
+        let _ = self.take_cache_over(program) || self.words.cache_of.replace(MemberId::NOBODY.0, program.0);
+        self.holds_cache(program)
+    }
+
+    /// Gives the cache's part back if its program runs no more. `program` is the caller's.
+    pub fn reap_cache(&self, program: MemberId) {
+        if self.take_cache_over(program) {
+            self.leave_cache(program);
+        }
+    }
+
+    /// Takes the cache's part from a program that runs no more. Its memory went with those who had it.
+    fn take_cache_over(&self, program: MemberId) -> bool {
+        let holder = MemberId(self.words.cache_of.load());
+        let is_over = holder != MemberId::NOBODY && holder != program && !self.runs(holder);
+        let taken = is_over && self.words.cache_of.replace(holder.0, program.0);
+        if taken {
+            self.empty_cache();
+        }
+        taken
+    }
+
+    /// The program has no cache any more.
+    pub fn leave_cache(&self, program: MemberId) {
+        self.empty_cache();
+        self.words.cache_of.replace(program.0, MemberId::NOBODY.0);
+    }
+
+    fn empty_cache(&self) {
+        self.set_cached(0);
+        self.give(MemberId::CACHE, self.total, MemberId::NOBODY);
+    }
+
     /// The part that the cache is to have, in pages.
     pub fn cached(&self) -> u32 {
         self.words.cached.load().min(self.total)
@@ -513,11 +590,14 @@ impl<'a> Shares<'a> {
             free: self.free().saturating_sub(cached.saturating_sub(has)),
             mine: self.pages(id),
             members: 1,
+            kin: 1,
             ..View::default()
         };
-        self.for_each_other(id, |member, _| {
+        let program = self.program(id);
+        self.for_each_other(id, |member, other| {
             let pages = member.pages.load();
             view.members += 1;
+            view.kin += u32::from(self.program(other) == program);
             if member.wants.load() == 0 {
                 view.idle = view.idle.saturating_add(pages);
                 view.idle_spare = view.idle_spare.saturating_add(pages.saturating_sub(member.floor.load()));

@@ -71,7 +71,7 @@ fn a_child_whose_part_is_gone_has_the_limit_of_what_it_gets() {
         family.shares.bury(parent);
         // all of them, and then it gives back what it does not need
         assert!(family.shares.take(other, u32::MAX) > 0 && family.shares.give(other, 2048 - others, MemberId::NOBODY) > 0);
-        family.claim(); // until this thread ends
+        family.claim().expect("room"); // until this thread ends
         family.complete(&map, &mut core);
         assert!(family.id() != child);
         assert_eq!(core.vm.promised(), family.shares.pages(family.id()));
@@ -99,4 +99,59 @@ fn a_turn_is_worth_it_if_half_of_the_faults_are_gone() {
         assert!(!look(end, 3000 + faults_a_second * (end - 2001) / 1000, 1));
         assert_eq!(family.shares.take_turn(other, end as u32 + 1000), !vain);
     }
+}
+
+/// A machine of a process that has come by exec and finds its family here. The calling thread is its page daemon.
+fn arrived(name: &str, file: &FamilyFile) -> Option<Machine> {
+    let (mut machine, _) = machine(name)?;
+    let family = Family::join(&file.path(), 2048, 100, true).expect("a family with this budget");
+    family.claim().expect("room");
+    machine.host.family = Some(family);
+    family_of(&machine).arrive(&machine);
+    Some(machine)
+}
+
+fn family_of(machine: &Machine) -> &Family {
+    machine.host.family.as_ref().expect("it has one")
+}
+
+fn limit(machine: &Machine) -> u32 {
+    machine.core.lock().vm.promised()
+}
+
+/// Each program that was started by exec had the whole budget: a build with eight compilers had it eight times.
+#[test]
+fn programs_share_one_budget() {
+    let file = &FamilyFile::create().expect("memory");
+    let (ask, asked) = std::sync::mpsc::channel();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let Some(machine) = arrived("first", file) else { return };
+            assert_eq!(limit(&machine), 2048, "it is alone");
+            machine.core.lock().vm.set_reserved(300);
+            let mut sharing = Sharing::default();
+            while asked.recv().is_ok() {
+                overspill_machine::daemon::Sharing::step(&mut sharing, &machine);
+                tell.send(limit(&machine)).expect("the other thread waits");
+            }
+        });
+        let _ = ask.send(());
+        let Ok(2048) = told.recv() else { return }; // it cannot run here
+        assert!(Family::join(&file.path(), 1024, 100, true).is_none(), "another budget");
+
+        let machine = arrived("second", file).expect("as the first");
+        assert_eq!(limit(&machine), family_of(&machine).least(), "the first has not given anything yet");
+        ask.send(()).expect("the other thread waits");
+        let first = told.recv().expect("it looks");
+        assert!((300..1024).contains(&first), "{first}: it keeps what it uses");
+        assert!(Family::obtain(&machine, 1000) && !Family::obtain(&machine, 2000));
+        assert!(limit(&machine) >= 1000 && limit(&machine) + first <= 2048);
+        assert!(!family_of(&machine).has_kin() && family_of(&machine).view().kin == 1);
+        drop(ask);
+        while !Family::take_if_alone(&machine) {
+            std::thread::yield_now();
+        }
+        assert_eq!(limit(&machine), 2048);
+    });
 }

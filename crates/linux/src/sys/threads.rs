@@ -39,6 +39,32 @@ pub fn thread_count_without_workers() -> Result<u32, Errno> {
     }
 }
 
+/// If the process's first thread has ended, and others go on, how it has ended: as wait(2) tells it. (The kernel keeps the thread,
+/// as a zombie, until the others have ended too.)
+pub fn end_of_first_thread() -> Option<i32> {
+    let mut text = [0; 1024];
+    let text = core::str::from_utf8(read_file(b"/proc/self/stat\0", &mut text).ok()?).ok()?;
+    let (_, fields) = text.rsplit_once(')')?; // a name may hold anything
+    let mut fields = fields.split_ascii_whitespace();
+    (fields.next() == Some("Z")).then(|| fields.last().and_then(|code| code.parse().ok()).unwrap_or(0))
+}
+
+/// Ends the process as wait(2) is to tell it: by exit_group(2), or by a signal that nothing handles or blocks.
+pub fn end_as(how: i32) -> ! {
+    let (signal, none) = (how & 0x7F, 0u64);
+    if signal != 0 {
+        // struct kernel_sigaction: handler (SIG_DFL), flags, restorer, mask
+        let default = [0u64; 4];
+        // SAFETY: the kernel reads the words, which live over the calls; the process ends.
+        unsafe {
+            let _ = sys!(libc::SYS_rt_sigaction, signal, &raw const default, 0, 8);
+            let _ = sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, 0, 8);
+            let _ = sys!(libc::SYS_tgkill, getpid(), gettid(), signal);
+        }
+    }
+    super::exit_group(how >> 8 & 0xFF)
+}
+
 /// Process id.
 pub fn getpid() -> u32 {
     // SAFETY: no arguments.

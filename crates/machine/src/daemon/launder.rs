@@ -146,7 +146,8 @@ impl<K: Kernel, S> Daemon<K, S> {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
             let bytes = &*unsafe { K::parked(machine.parking.addr(d.place)) };
             *zero = !d.at_home && checksum::is_zero(bytes);
-            if !*zero {
+            // a page of a file's private changes is stored although it is zero: it must not have the tag of what it was before
+            if !*zero || d.tag != Tag::UNKNOWN {
                 let stored = (d.tag != Tag::UNKNOWN).then_some(d.tag);
                 d.tag = match d.packed {
                     _ if d.at_home && stored.is_some() && K::mistake(Mistake::DropsWhatChanged) => d.tag,

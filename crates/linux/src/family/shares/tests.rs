@@ -19,7 +19,8 @@ pub(super) fn meanwhile() {
 
 fn shares(total: u32, members: usize) -> Shares<'static> {
     let zero = || Word(AtomicU32::new(0));
-    let words = Words { used: zero(), cached: zero(), turn: Turn::default(), units: [const { Word(AtomicU32::new(0)) }; UNITS] };
+    let units = [const { Word(AtomicU32::new(0)) }; UNITS];
+    let words = Words { total: zero(), cache_of: zero(), used: zero(), cached: zero(), turn: Turn::default(), units };
     let members = (0..members).map(|_| Member::default()).collect::<Vec<_>>().leak();
     Shares::new(total, Box::leak(Box::new(words)), members)
 }
@@ -456,4 +457,27 @@ fn anything_may_stand_there() {
         shares.ask(id, &view, |_| {});
         assert!(shares.take(id, u32::MAX) <= 1000 && shares.pages(id) <= 1000 && shares.give(id, 500, MemberId(random())) <= 500);
     }
+}
+
+/// One program's cache at a time has a part of the budget. When all of its processes have ended, the next program's has it.
+#[test]
+fn a_cache_ends_with_its_program() {
+    let shares = shares(640, 4);
+    let [a, b] = [(); 2].map(|()| shares.reserve(MemberId::NOBODY).expect("room"));
+    let child = shares.reserve(a).expect("room");
+    assert!(shares.claim(a, 11) && shares.claim(b, 12) && shares.claim(child, 13));
+    assert_eq!([a, b, child].map(|id| shares.program(id)), [a, b, a]);
+    assert_eq!([a, b, child].map(|id| shares.view(id, 0).kin), [2, 1, 2]);
+    assert!(shares.hold_cache(a) && !shares.hold_cache(b));
+    shares.set_cached(100);
+    shares.take(MemberId::CACHE, 100);
+    shares.bury(a);
+    assert!(!shares.hold_cache(b) && shares.holds_cache(a), "its child has it, too");
+    shares.bury(child);
+    assert!(shares.hold_cache(b) && (shares.cached(), shares.pages(MemberId::CACHE)) == (0, 0));
+    shares.take(MemberId::CACHE, 100);
+    shares.bury(b);
+    let alone = shares.reserve(MemberId::NOBODY).expect("room");
+    shares.reap_cache(alone);
+    assert!(!shares.holds_cache(alone) && shares.take(alone, 640) == 640);
 }
