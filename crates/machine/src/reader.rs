@@ -204,8 +204,8 @@ unsafe fn place<K: Kernel>(
         outcome => outcome,
     };
     // (if the page was given up meanwhile, its slot may have another's content, and nothing is wrong with the device)
-    let is_expected = |i: u32| stored[i as usize] != Tag::UNKNOWN && core.vm.expected(op, i) == stored[i as usize];
-    let damaged = home.is_none() && arrived().any(|i| !right[i as usize] && is_expected(i));
+    let wrong = || arrived().filter(|i| !right[*i as usize] && stored[*i as usize] != Tag::UNKNOWN);
+    let damaged = home.is_none() && wrong().any(|i| core.vm.is_still_there(op, i, stored[i as usize]));
     if let Some(since) = since
         && home.is_none()
     {

@@ -455,6 +455,11 @@ impl<P: Pager> Vm<P> {
         self.pager.tag(op.page(i)).unwrap_or(Tag::UNKNOWN)
     }
 
+    /// Whether the page is still stored where this read has looked for it, with this tag.
+    pub fn is_still_there(&self, op: &PageIn, i: u32, tag: Tag) -> bool {
+        self.pager.stored(op.page(i)) == Some((Slot(op.slot.0 + i), tag))
+    }
+
     /// A cluster has been read; `result(i, expected)` gives each page's outcome, having compared its tag with `expected`.
     /// `places[..count]` says where each goes. Returns the next window, if the reader already waits for this one.
     pub fn page_in_arrived(
