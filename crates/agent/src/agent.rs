@@ -18,9 +18,8 @@ use overspill_linux::device_spec::DeviceSpec;
 use overspill_linux::family::Family;
 use overspill_linux::family::shares::MemberId;
 use overspill_linux::io::Engine;
-use overspill_linux::machine::{Core, Machine};
+use overspill_linux::machine::Machine;
 use overspill_linux::mremap::ADDRESSES_END;
-use overspill_linux::native::limit_with;
 use overspill_linux::ranges::{Kind, Range};
 use overspill_linux::spinner::Spinner;
 use overspill_linux::sys::{self, Errno, Fd, futex_wait};
@@ -146,9 +145,8 @@ impl Agent {
     /// which the pager has no frames would not be counted.)
     pub fn may_populate(&'static self, bytes: usize) -> bool {
         self.stacks.run(move || {
-            let fits = |core: &Core| limit_with(core, (bytes >> PAGE_SHIFT) as u64) <= u64::from(core.vm.limit());
-            let few = bytes <= (FRAMES_SLACK / 2) << PAGE_SHIFT;
-            bytes <= self.within_reach_bytes() / 4 && (few || fits(&self.machine.core.lock()))
+            let pages = bytes >> PAGE_SHIFT;
+            bytes <= self.within_reach_bytes() / 4 && (pages <= FRAMES_SLACK / 2 || self.machine.fits(pages as u64))
         })
     }
 

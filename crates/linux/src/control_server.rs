@@ -110,7 +110,7 @@ struct Job {
     told: u64,
 }
 
-/// Serves until the machine quits. Calls `look` once a second at least.
+/// Serves until the machine quits. Calls `look` once a second, except during a swapoff.
 pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &mut Follower, look: impl Fn()) {
     let mut clients = [const { None::<Client> }; CLIENTS_MAX];
     let mut job = None;
@@ -126,7 +126,6 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
         }
         // with a job do not wait: its steps wait by themselves; else look for failed devices once a second
         sys::poll(&mut polls, Some(if job.is_none() { 1_000_000_000 } else { 0 }));
-        look();
         let now = sys::now_ns();
         for (i, poll) in polls[..CLIENTS_MAX].iter().enumerate() {
             let Some(client) = &mut clients[i] else { continue };
@@ -146,6 +145,7 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
             accept(listener, &mut clients, now);
         }
         if job.is_none() {
+            look();
             job = failed_device(machine, engine);
         }
         if let Some(running) = &mut job

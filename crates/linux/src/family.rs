@@ -28,7 +28,7 @@ use crate::kernel::Linux;
 use crate::lock::{Mutex, Rank};
 use crate::machine::{Core, Machine, Space};
 use crate::native;
-use crate::status_file::{Mapping, Shared};
+use crate::status_file::{self, Mapping, Shared};
 use crate::sys::{self, Errno, sys};
 use cache::Cache;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
@@ -38,7 +38,7 @@ use overspill_store::packing::{Algorithm, Packer};
 use overspill_vm::types::PAGE_SIZE;
 use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, TURN_MS, View, Words};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// The least that a process has beyond its own buffers, in pages.
@@ -56,10 +56,11 @@ const SQUEEZED_NS: u64 = 100_000_000;
 const PATIENCE_NS: u64 = 500_000_000;
 const LEFT_ALONE_NS: u64 = 5_000_000_000;
 
-/// A process that has just come, or that does not fit into its part, waits at most this long for others to give what they do not
-/// use, in nanoseconds, and looks at this interval.
-const OBTAIN_NS: u64 = 4_000_000;
-const OBTAIN_LOOK_NS: u64 = 100_000;
+/// A process that has just come, forks, or does not fit into its part, waits at most this long for others to give what they do not
+/// use, in nanoseconds.
+pub const ASK_NS: u64 = 4_000_000;
+/// It looks at this interval, in nanoseconds.
+const ASK_LOOK_NS: u64 = 100_000;
 
 /// The shared memory of a family of at most `N` members.
 #[repr(C)]
@@ -88,7 +89,7 @@ impl FamilyFile {
 
     /// The path by which this process's descendants find the file, as long as it lives.
     pub fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
+        status_file::path_of(&self.0)
     }
 }
 
@@ -286,7 +287,7 @@ impl Family {
     pub fn arrive(&self, machine: &Machine) {
         self.shares.set_floor(self.id(), self.least());
         self.shares.reap_cache(self.program());
-        let end = sys::now_ns() + OBTAIN_NS;
+        let end = sys::now_ns() + ASK_NS;
         loop {
             let view = self.view();
             let part = if view.members == 1 { view.free } else { (view.free / 2).max(self.least()) };
@@ -296,7 +297,7 @@ impl Family {
                 return;
             }
             self.shares.ask(self.id(), &view, ring);
-            Linux::sleep_ns(OBTAIN_LOOK_NS);
+            Linux::sleep_ns(ASK_LOOK_NS);
         }
     }
 
@@ -547,7 +548,7 @@ impl Family {
     pub fn obtain(machine: &Machine, pages: u64) -> bool {
         let family = machine.host.family.as_ref().filter(|family| family.is_shared() && machine.host.record.is_none());
         let Some(family) = family else { return false };
-        let end = sys::now_ns() + OBTAIN_NS;
+        let end = sys::now_ns() + ASK_NS;
         loop {
             let view = {
                 let (map, mut core) = (machine.map.read(), machine.core.lock());
@@ -571,7 +572,7 @@ impl Family {
                 return false;
             }
             family.shares.ask(family.id(), &view, ring);
-            Linux::sleep_ns(OBTAIN_LOOK_NS);
+            Linux::sleep_ns(ASK_LOOK_NS);
         }
     }
 }

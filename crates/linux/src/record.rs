@@ -9,10 +9,10 @@
 //! The ring is memory of another process, so that its content survives any end of the program. When it is full, faults wait until
 //! there is room. Only one process is recorded: a forked child stops recording at its fork.
 
-use crate::status_file::{Mapping, Shared};
+use crate::status_file::{self, Mapping, Shared};
 pub use overspill_machine::kernel::Touch;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
@@ -57,7 +57,7 @@ impl Recording {
 
     /// The path by which this process's children can open it.
     pub fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+        status_file::path_of(&self.file)
     }
 
     /// Takes all references out: calls `each` with the page number, whether it was a write, and the number of the [`Touch`].

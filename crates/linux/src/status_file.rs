@@ -101,6 +101,11 @@ impl<T: Shared> Drop for Mapping<T> {
     }
 }
 
+/// The path by which this process's descendants can open its file, as long as it lives.
+pub(crate) fn path_of(file: &OwnedFd) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
+}
+
 /// A status block to write to.
 #[derive(Debug)]
 pub struct StatusFile {
@@ -135,7 +140,7 @@ impl StatusFile {
 
     /// The path by which this process's children can [`open`](Self::open) the block.
     pub fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+        path_of(&self.file)
     }
 
     /// A copy of what the block says now.

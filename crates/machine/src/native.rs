@@ -59,6 +59,12 @@ impl<K: Kernel> Machine<K> {
         !map.is_settling(piece.start, piece.end) && !Self::joins_managed(&map, piece) && self.insert_native(&mut map, piece)
     }
 
+    /// Whether so many pages more fit into the budget as a whole.
+    pub fn fits(&self, pages: u64) -> bool {
+        let core = self.core.lock();
+        limit_with(&core, pages) <= u64::from(core.vm.limit())
+    }
+
     /// Whether all of the program's memory is left to the kernel.
     pub fn is_all_native(&self) -> bool {
         self.map.read().ranges.overlap(0, usize::MAX, Kind::Managed).is_none()
@@ -76,12 +82,8 @@ impl<K: Kernel> Machine<K> {
     fn insert_native(&self, map: &mut Space<K>, piece: Piece) -> bool {
         self.drop_native(map, piece.start, piece.end);
         let range = Range { start: piece.start, end: piece.end, kind: Kind::Native, ..Range::of_program(piece.flags) };
-        let fits = {
-            let core = self.core.lock();
-            limit_with(&core, range.pages()) <= u64::from(core.vm.limit())
-        };
         // a range that is left to the kernel cannot be recorded
-        fits && !self.host.records() && self.reserve_native(map, range)
+        self.fits(range.pages()) && !self.host.records() && self.reserve_native(map, range)
     }
 
     /// Inserts a native range and charges it in full. Returns whether there was room for it in the map.

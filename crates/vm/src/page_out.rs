@@ -52,8 +52,10 @@ pub struct Laundry {
     pub frame: FrameId,
     /// The tag of its stored copy, if it has one. If `at_home`: of what its file has, as far as that is known.
     pub stored: Option<Tag>,
-    /// It is not in swap, and its home is a file. So its tag is a plain checksum, and zeroes are content like any other.
+    /// It is not in swap, and its home is a file. So its tag is a plain checksum.
     pub at_home: bool,
+    /// Its object has a file, wherever the page is stored. So zeroes are content like any other.
+    pub of_file: bool,
     /// The stored copy is on a device that is memory.
     pub in_memory: bool,
     /// A device that is not memory is the better place for it.
@@ -346,17 +348,18 @@ impl<P: Pager> Vm<P> {
             let passes_memory = word.passes_memory() || self.to_save.is_some();
             if home.is_some() {
                 let stored = Some(self.base_of(frame)).filter(|base| *base != Tag::UNKNOWN);
-                out.push(Laundry { page, frame, stored, at_home: true, in_memory: false, passes_memory });
+                out.push(Laundry { page, frame, stored, at_home: true, of_file: true, in_memory: false, passes_memory });
                 continue;
             }
             let stored = self.pager.stored(page);
             let in_memory = stored.is_some_and(|(slot, _)| self.pager.locate(slot).is_memory);
-            out.push(Laundry { page, frame, stored: stored.map(|(_, tag)| tag), at_home: false, in_memory, passes_memory });
+            let (stored, of_file) = (stored.map(|(_, tag)| tag), self.home(page.object()).is_some());
+            out.push(Laundry { page, frame, stored, at_home: false, of_file, in_memory, passes_memory });
         }
         settled as u32
     }
 
-    /// The content of a page of the batch is all zeroes, or has this tag.
+    /// The content of a page of the batch is all zeroes, or has this tag. => a page of a file has its tag in any case
     pub fn launder_compared(&mut self, page: PageId, zero: bool, tag: Tag) -> Compared {
         let word = self.table.get(page);
         let Some(frame) = self.in_laundry(word) else {
@@ -371,8 +374,8 @@ impl<P: Pager> Vm<P> {
             self.decide(Decision::Write(page));
             return if home.access == Access::CopyOnWrite { Compared::Write } else { Compared::WriteHome };
         }
-        let zero = zero && self.home(page.object()).is_none(); // the file has other content there
         if zero {
+            assert!(self.home(page.object()).is_none(), "the file has other content there");
             self.dequeue(frame);
             self.launder_end(page, word, false);
             let word = self.table.get(page);

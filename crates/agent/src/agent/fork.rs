@@ -19,6 +19,7 @@ use overspill_linux::control::Packet;
 use overspill_linux::descriptors::{self, PACK_MAX};
 use overspill_linux::device_spec::{DeviceSpec, FILES_MAX};
 use overspill_linux::devices;
+use overspill_linux::family::ASK_NS;
 use overspill_linux::family::shares::MemberId;
 use overspill_linux::machine::{Core, Delivery, Forked, Frozen, Space};
 use overspill_linux::setup::{self, DEVICES_MAX};
@@ -35,8 +36,6 @@ pub(super) const ANCESTORS_MAX: usize = 64;
 /// threads.
 const DESCRIPTORS_AT_START: u64 = 512;
 
-/// How long a fork waits for other members of the family to give what they do not use, in nanoseconds.
-const ASK_NS: u64 = 4_000_000;
 /// A fork that holds the lock on devices so long without a break may wait for this process.
 const GIVES_WAY_NS: u64 = 100_000_000;
 
@@ -178,9 +177,9 @@ impl Birth {
     fn wait(&self, agent: &Agent) -> Result<(), NoPager> {
         while agent.born.load(Acquire) == 0 {
             futex_wait(&agent.born, 0, BIRTH_LOOK_NS);
-            let killed = !sys::shares_memory(agent.daemon_tid.load(Relaxed)); // by a seccomp filter of the program's
-            if killed && agent.born.load(Acquire) == 0 {
-                return Err(NoPager::Os(libc::ESRCH));
+            let is_born = || agent.born.load(Acquire) != 0;
+            if !is_born() && !sys::shares_memory(agent.daemon_tid.load(Relaxed)) && !is_born() {
+                return Err(NoPager::Os(libc::ESRCH)); // a seccomp filter of the program's has killed it
             }
         }
         // SAFETY: the other thread is done with it. Acquire above pairs with the Release in `happen`.

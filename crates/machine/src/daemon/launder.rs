@@ -38,6 +38,8 @@ pub(super) struct Dirty {
     write: bool,
     /// Its home is a file, and it is not in swap.
     at_home: bool,
+    /// Its object has a file.
+    of_file: bool,
     /// A device that is not memory is the better place for it.
     passes_memory: bool,
     /// The compressed device has it, has refused it, or is not to be asked.
@@ -60,7 +62,8 @@ impl Write {
     /// A write that is not under way.
     pub(super) fn new() -> Write {
         let (page, place) = (PageId::from_raw(0), ParkPlace::NONE);
-        let none = Dirty { page, place, tag: Tag::UNKNOWN, write: false, at_home: false, passes_memory: false, packed: false };
+        let (tag, write, at_home, of_file, passes_memory, packed) = (Tag::UNKNOWN, false, false, false, false, false);
+        let none = Dirty { page, place, tag, write, at_home, of_file, passes_memory, packed };
         Write {
             pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
@@ -123,7 +126,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let mut core = machine.core.lock();
         let read_only = core.vm.launder_batch(most, &mut self.laundry);
         self.dirty.clear();
-        for &Laundry { page, frame, stored, at_home, in_memory, passes_memory } in &self.laundry {
+        for &Laundry { page, frame, stored, at_home, of_file, in_memory, passes_memory } in &self.laundry {
             let place = core.park.place(frame);
             if !core.park.hold(place) {
                 // the page moved to another address while it was being written, and that write has not ended: the page is inactive
@@ -132,7 +135,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 continue;
             }
             let tag = stored.unwrap_or(Tag::UNKNOWN);
-            self.dirty.push(Dirty { page, place, tag, write: false, at_home, passes_memory, packed: in_memory });
+            self.dirty.push(Dirty { page, place, tag, write: false, at_home, of_file, passes_memory, packed: in_memory });
         }
         drop(core);
         if self.dirty.is_empty() {
@@ -145,9 +148,8 @@ impl<K: Kernel, S> Daemon<K, S> {
         for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
             let bytes = &*unsafe { K::parked(machine.parking.addr(d.place)) };
-            *zero = !d.at_home && checksum::is_zero(bytes);
-            // a page of a file's private changes is stored although it is zero: it must not have the tag of what it was before
-            if !*zero || d.tag != Tag::UNKNOWN {
+            *zero = !d.of_file && checksum::is_zero(bytes);
+            if !*zero {
                 let stored = (d.tag != Tag::UNKNOWN).then_some(d.tag);
                 d.tag = match d.packed {
                     _ if d.at_home && stored.is_some() && K::mistake(Mistake::DropsWhatChanged) => d.tag,
