@@ -177,9 +177,10 @@ impl<P: Pager> Vm<P> {
         match filled {
             Filled::Mapped => {
                 self.table.set(page, word.mapped());
-                self.list_again(word, |policy, frame| match word.passing() {
-                    true => policy.passed(frame),
-                    false => policy.referenced(frame),
+                self.list_again(word, |policy, frame| match (word.trigger(), word.passing()) {
+                    (false, _) => policy.referenced(frame),
+                    (true, false) => policy.reached(frame, page, Admit::HardFault),
+                    (true, true) => policy.reached(frame, page, Admit::Passing),
                 });
             }
             Filled::Parked | Filled::No => {

@@ -252,13 +252,13 @@ impl PageWord {
     #[inline]
     pub fn begin_restore(self) -> Self {
         assert!(!self.busy() && matches!(self.state(), State::Inactive | State::Clean), "begin_restore: {self:?}");
-        PageWord((self.0 | BUSY) & !(READAHEAD | TRIGGER | SAMPLE))
+        PageWord((self.0 | BUSY) & !(READAHEAD | SAMPLE))
     }
-    /// Restore that did not happen: the page is as before.
+    /// Restore that did not happen: the page is as before, but it was touched.
     #[inline]
     pub fn not_restored(self) -> Self {
         assert!(self.busy() && matches!(self.state(), State::Inactive | State::Clean), "not_restored: {self:?}");
-        PageWord(self.0 & !(BUSY | WANTED))
+        PageWord(self.0 & !(BUSY | WANTED | TRIGGER))
     }
     /// Whether it is being unmapped.
     #[inline]
@@ -389,8 +389,11 @@ mod tests {
         assert!(!w.has_frame());
         let w = w.begin_fill(F, true).arrived_trigger();
         assert!(w.readahead() && w.trigger() && w.state() == State::Inactive);
-        let w = w.begin_restore().mapped();
-        assert!(!w.readahead() && w.state() == State::Active);
+        assert!(!w.begin_restore().not_restored().trigger());
+        let w = w.begin_restore();
+        assert!(!w.readahead() && w.trigger());
+        let w = w.mapped();
+        assert!(!w.trigger() && w.state() == State::Active);
         let w = w.begin_park().parked().begin_launder().laundered(true).reclaimed(10);
         let w = w.begin_fill(F, false).as_sample().arrived_sample();
         assert!(w.sample() && !w.trigger() && w.state() == State::Inactive);

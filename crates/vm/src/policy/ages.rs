@@ -312,12 +312,6 @@ impl<R: Rule> Policy for Aged<R> {
             }
         }
     }
-    fn passed(&mut self, node: Node) {
-        if !self.spares {
-            return self.rescued(node);
-        }
-        self.put_passing(node);
-    }
     fn passing(&self) -> u32 {
         self.lists.len(PASSING[self.now]).saturating_sub(self.passing_least)
     }

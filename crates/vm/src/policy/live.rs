@@ -19,8 +19,8 @@ pub trait LivePolicy: Send {
     fn arrived_parked(&mut self, frame: FrameId, page: PageId);
     /// An inactive page was touched and is mapped again.
     fn referenced(&mut self, frame: FrameId);
-    /// The same, but it was the first touch, by the reader that the page was read for.
-    fn passed(&mut self, frame: FrameId);
+    /// `page` arrived parked, and the reader that it was read for has come to it: it is as if it were admitted now.
+    fn reached(&mut self, frame: FrameId, page: PageId, why: Admit);
     /// Somebody has begun to read far in order. What was [`Admit::Passing`] before is so no more.
     fn run_begins(&mut self);
     /// So many of these pages, the latest, are not to be taken unless there are few others.
@@ -244,8 +244,9 @@ impl<P: Policy> LivePolicy for Live<P> {
     fn referenced(&mut self, frame: FrameId) {
         self.policy.rescued(self.node(frame));
     }
-    fn passed(&mut self, frame: FrameId) {
-        self.policy.passed(self.node(frame));
+    fn reached(&mut self, frame: FrameId, page: PageId, why: Admit) {
+        self.remove(frame);
+        self.admit(frame, page, why, None);
     }
     fn run_begins(&mut self) {
         self.policy.run_begins();

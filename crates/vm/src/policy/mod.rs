@@ -162,10 +162,6 @@ pub trait Policy: Clone + Send + Sized + 'static {
     fn take(&mut self, node: Node);
     /// Live: the page of a taken node was touched, and stays.
     fn rescued(&mut self, node: Node);
-    /// Live: the same, but it was the first touch, by the reader that the page was read for: see [`Admit::Passing`].
-    fn passed(&mut self, node: Node) {
-        self.rescued(node);
-    }
     /// Live: somebody has begun to read far in order. What was [`Admit::Passing`] before is so no more.
     fn run_begins(&mut self) {}
     /// Live: so many of these pages, the latest, are not to be taken unless there are few others: readers have not come to them.
@@ -364,7 +360,7 @@ mod tests {
             9 if !model.is_in_memory(n) => p.forget(page(n)),
             10 if known => p.dirtied(frame),
             16 if model.parked.remove(&frame) => {
-                p.passed(frame);
+                p.reached(frame, page(model.page_of[&frame]), [Admit::Passing, Admit::HardFault][n as usize % 2]);
                 model.listed.insert(frame);
             }
             17 => {
@@ -442,6 +438,37 @@ mod tests {
                 }
             }
             prop_assert_eq!(&listed(&*p)?, &model.listed);
+        }
+    }
+
+    /// A page that was left parked to notice its reader counts as used once. It was "rescued": fifo put it at the old end, so that it
+    /// was parked again before its thread ran, and others took each such page of a scan for one in use.
+    #[test]
+    fn a_page_that_its_reader_reaches_is_new() {
+        for info in TABLE {
+            let spec = Spec::named(info.name).expect("known");
+            let reach = |p: &mut dyn LivePolicy, n: u32| {
+                p.arrived_parked(FrameId(n), page(n));
+                p.reached(FrameId(n), page(n), Admit::HardFault);
+            };
+            let mut p = live::make(&spec, 32, 32);
+            (0..8).for_each(|n| p.admit(FrameId(n), page(n), Admit::HardFault, None));
+            reach(&mut *p, 8);
+            let mut first = [FrameId(0); 4];
+            assert_eq!(p.victims(&mut first), 4);
+            assert!(!first.contains(&FrameId(8)), "{}: {first:?}", info.name);
+
+            let mut p = live::make(&spec, 32, 32);
+            for n in 0..8 {
+                p.admit(FrameId(n), page(n), Admit::HardFault, None);
+                p.take(FrameId(n));
+                p.referenced(FrameId(n));
+            }
+            (8..24).for_each(|n| reach(&mut *p, n));
+            assert_eq!(p.victims(&mut first), 4);
+            if ["use-once", "lru-2", "2q", "arc", "car", "s3-fifo"].contains(&info.name) {
+                assert_eq!(first, [8, 9, 10, 11].map(FrameId), "{}: a scan takes the place of pages in use", info.name);
+            }
         }
     }
 
