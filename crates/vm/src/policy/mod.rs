@@ -441,8 +441,8 @@ mod tests {
         }
     }
 
-    /// A page that was left parked to notice its reader counts as used once. It was "rescued": fifo put it at the old end, so that it
-    /// was parked again before its thread ran, and others took each such page of a scan for one in use.
+    /// A page that was left parked to notice its reader counts as used once. It was "rescued": fifo put it at the old end, and it
+    /// was parked again before its thread ran. Others took each such page of a scan for one in use.
     #[test]
     fn a_page_that_its_reader_reaches_is_new() {
         for info in TABLE {
