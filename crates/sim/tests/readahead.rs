@@ -51,7 +51,8 @@ fn without_a_trial_it_is_lost() {
 }
 
 /// GNU sort merges its lines from the end on: going down, every page was a fault of its own, filling and reading (131,072 hard
-/// faults here).
+/// faults here). Then every other window was one in both directions, at a page that had stayed in memory as a trigger of the round
+/// before, or after a window of several reads whose reader was waiting.
 #[test]
 fn who_goes_down_is_read_ahead_of_as_well() {
     let config = ReplayConfig { alongside: true, ..config("use-once") };
@@ -60,7 +61,7 @@ fn who_goes_down_is_read_ahead_of_as_well() {
     let up = replay_counts(up().chain(up()).chain(up()), &config);
     let down = replay_counts(down().chain(down()).chain(down()), &config);
     for counts in [&up, &down] {
-        assert!(counts.hard_faults <= 2 * PAGES / 64 && counts.readahead_lost == 0, "{counts:?}");
+        assert!(counts.hard_faults <= 16 && counts.readahead_lost == 0, "{counts:?}");
         assert!(counts.first_touches <= PAGES / 8, "{counts:?}");
     }
     assert!(down.hard_faults <= up.hard_faults * 3 / 2, "{down:?}, up {up:?}");

@@ -81,14 +81,15 @@ impl<P: Pager> Vm<P> {
         self.dequeue(frame);
         self.table.set(page, word.begin_restore());
         self.counters.soft_faults.add(1);
-        self.inactive_share.soft_fault(self.evictions, self.limit);
+        if !word.is_awaited() {
+            self.inactive_share.soft_fault(self.evictions, self.limit);
+        }
         self.decide(Decision::Restore(page));
-        match word.readahead() {
-            true => {
-                self.counters.readahead_used.add(1);
-                self.counters.readahead_rescued.add(!word.trigger() as u64);
-            }
-            false => self.policies.rescued(page, self.limit),
+        if word.readahead() {
+            self.counters.readahead_used.add(1);
+            self.counters.readahead_rescued.add(!word.trigger() as u64);
+        } else if !word.is_awaited() {
+            self.policies.rescued(page, self.limit);
         }
         self.note_inactive(word, true);
         let ahead = if word.trigger() { self.reads.find(page).and_then(|s| self.read_on(s, page, bounds)) } else { None };
@@ -177,7 +178,7 @@ impl<P: Pager> Vm<P> {
         match filled {
             Filled::Mapped => {
                 self.table.set(page, word.mapped());
-                self.list_again(word, |policy, frame| match (word.trigger(), word.passing()) {
+                self.list_again(word, |policy, frame| match (word.is_awaited(), word.passing()) {
                     (false, _) => policy.referenced(frame),
                     (true, false) => policy.reached(frame, page, Admit::HardFault),
                     (true, true) => policy.reached(frame, page, Admit::Passing),

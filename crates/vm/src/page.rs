@@ -14,7 +14,6 @@
 //!   PagedOut ----------------> busy ------------> Active             Clean --------------------+
 //!      ^                         |                                     |  ^
 //!      |                         +-- arrived_trigger, _sample ---> Inactive     unstored: Clean -> Inactive, its slot was given up
-//!      |                         +--- arrived_unstored (swapoff) ---> Inactive
 //!      +------------------------------ reclaimed ----------------------+
 //!
 //!   Lost: its only copy could not be read back; a touch is an error for ever (until the range is released)
@@ -159,6 +158,12 @@ impl PageWord {
         PageWord(self.0 & !(READAHEAD | TRIGGER))
     }
 
+    /// Whether it arrived parked and was not touched since, so that its first touch is no return.
+    #[inline]
+    pub const fn is_awaited(self) -> bool {
+        self.0 & (TRIGGER | SAMPLE) != 0
+    }
+
     /// Sets whether it comes in along with others. => it is coming in
     #[inline]
     pub fn coming_along(self, along: bool) -> Self {
@@ -218,12 +223,6 @@ impl PageWord {
         assert!(self.busy() && self.sample() && self.state() == State::PagedOut, "arrived_sample: {self:?}");
         self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | SAMPLE, self.frame().0)
     }
-    /// Busy page-in: the page arrived and was left parked, and its stored copy is given up: it is not known to be stored.
-    #[inline]
-    pub fn arrived_unstored(self) -> Self {
-        assert!(self.busy() && self.state() == State::PagedOut, "arrived_unstored: {self:?}");
-        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
-    }
     /// Clean, busy or not: its stored copy is given up.
     #[inline]
     pub fn unstored(self) -> Self {
@@ -252,13 +251,13 @@ impl PageWord {
     #[inline]
     pub fn begin_restore(self) -> Self {
         assert!(!self.busy() && matches!(self.state(), State::Inactive | State::Clean), "begin_restore: {self:?}");
-        PageWord((self.0 | BUSY) & !(READAHEAD | SAMPLE))
+        PageWord((self.0 | BUSY) & !READAHEAD)
     }
     /// Restore that did not happen: the page is as before, but it was touched.
     #[inline]
     pub fn not_restored(self) -> Self {
         assert!(self.busy() && matches!(self.state(), State::Inactive | State::Clean), "not_restored: {self:?}");
-        PageWord(self.0 & !(BUSY | WANTED | TRIGGER))
+        PageWord(self.0 & !(BUSY | WANTED | TRIGGER | SAMPLE))
     }
     /// Whether it is being unmapped.
     #[inline]
@@ -397,7 +396,7 @@ mod tests {
         let w = w.begin_park().parked().begin_launder().laundered(true).reclaimed(10);
         let w = w.begin_fill(F, false).as_sample().arrived_sample();
         assert!(w.sample() && !w.trigger() && w.state() == State::Inactive);
-        assert!(!w.begin_restore().sample());
+        assert!(w.begin_restore().sample() && !w.begin_restore().not_restored().sample() && !w.begin_restore().mapped().sample());
         assert!(!w.begin_launder().laundered(true).reclaimed(11).sample());
         // read for a long run, left as a trigger, touched: then it is like any other page, and dropped without being parked
         let w = PageWord::UNTOUCHED.at_home().begin_fill(F, true).as_passing().arrived_trigger().begin_restore();

@@ -231,7 +231,7 @@ impl<P: Pager> Vm<P> {
         if taken == 0 {
             return None;
         }
-        let trigger = stream.and_then(|at| self.reads.trigger(at, page, count, touched));
+        let trigger = stream.and_then(|at| self.reads.trigger(at, page, count, window, touched));
         let stream = stream.map(|at| self.give(at, page, count, window, home.is_some()));
         let has_rest = window > 1 && stream.is_some_and(|stream| self.reads.rest(stream).is_some());
         self.counters.readahead_pages.add((taken - touched as u32) as u64);
@@ -306,11 +306,7 @@ impl<P: Pager> Vm<P> {
     /// are free.
     pub(crate) fn read_on(&mut self, stream: StreamRef, page: PageId, bounds: Range<PageIndex>) -> Option<PageIn> {
         let (at, next, window) = self.reads.follow(stream, page)?;
-        match self.reads.is_in_bursts(at) {
-            true => self.read_next_away(at, next, window, bounds),
-            false if bounds.contains(&next.index()) => self.read_cluster(Some(at), next, window, bounds, false, false),
-            false => None,
-        }
+        self.read_next_away(at, next, window, bounds)
     }
 
     /// More of the window that `op` was part of: it ended where the device's contiguous run did, or a burst. To be issued along
@@ -322,9 +318,10 @@ impl<P: Pager> Vm<P> {
             return self.read_neighbours(around, next..first + GROUP_PAGES, bounds);
         }
         let (at, next, left) = self.reads.rest(op.stream?)?;
+        let is_first = self.reads.is_in_first_window(at);
         let more = self.read_next_away(at, next, left, bounds)?;
         // one trigger a window is enough
-        let trigger = more.trigger.filter(|_| op.touched && op.count == 1 || left >= self.reads.window_max(at));
+        let trigger = more.trigger.filter(|_| is_first || op.touched && op.count == 1 || left >= self.reads.window_max(at));
         Some(PageIn { trigger, written: op.written, ..more })
     }
 
@@ -524,8 +521,7 @@ impl<P: Pager> Vm<P> {
             return self.read_on(stream, page, bounds).map(|m| PageIn { written: op.written, ..m });
         }
         let trigger = op.trigger.and_then(|first| {
-            let last = if self.reads.is_in_bursts(stream.at()) { op.count } else { op.count.min(first + 1) };
-            (first..last)
+            (first..op.count)
                 .map(|n| op.nth(n))
                 .find(|i| places[*i as usize] == Destination::Map && !self.table.get(op.page(*i)).wired())
         });
@@ -566,14 +562,10 @@ impl<P: Pager> Vm<P> {
                     self.list_after(frame, page, why, distance);
                 }
             }
-            Filled::Parked if self.pager.is_unwelcome(page) => {
-                self.pager.release(page);
-                self.table.set(page, word.arrived_unstored());
-                self.frames.end_read(frame);
-                self.policies.of(page).arrived_parked(frame, page);
-                self.enqueue(frame, On::Inactive);
-            }
             Filled::Parked => {
+                if self.pager.is_unwelcome(page) {
+                    self.pager.release(page);
+                }
                 self.table.set(page, if word.sample() { word.arrived_sample() } else { word.arrived_trigger() });
                 self.frames.end_read(frame);
                 self.policies.of(page).arrived_parked(frame, page);

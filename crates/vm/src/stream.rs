@@ -6,8 +6,8 @@
 //! random ones between two of its own (an array of pointers that are followed). The tables, not the neighbours' residency, decide:
 //! with a quarter of the pages in memory every second random fault has a resident neighbour.
 //!
-//! Two faults in order need not be a run: objects of two pages, used at random, look like one each time. So the table counts how
-//! many first windows were read to their end. While fewer than a third are, the window of a new run begins with one page, one fault
+//! Two faults in order need not be a run: objects of a few pages, used at random, look like one each time. So the table counts how
+//! many first windows were read at least to their middle. While fewer than a third are, the window of a new run begins with one page, one fault
 //! later, and doubles from there.
 //!
 //! A run goes up or down (GNU sort keeps its lines from the end of its memory on, and merges them from there). The second fault
@@ -40,7 +40,7 @@ const SINGLES: usize = 512;
 const STALE_AFTER: u64 = 4096;
 /// A fault so many pages ahead of where a run was expected still continues it, in pages.
 const NEAR: u64 = 4;
-/// A first window that is read to its end makes up for so many that are not, and their balance is at most so much. Guessed: such a
+/// A first window that is read to its middle makes up for so many that are not, and their balance is at most so much. Guessed: such a
 /// window costs the reading and the room of seven pages, and saves a scan two or three faults.
 const FIRST_IS_WORTH: u32 = 2;
 const TRUST_MAX: u32 = 64;
@@ -378,7 +378,7 @@ impl Streams {
 
     /// What the stream is given next was asked for by advice, to stay: that is no reader who comes once.
     pub fn is_advised(&mut self, at: usize) {
-        self.table[at].given = 0;
+        self.table[at].given = self.window_first;
     }
 
     /// How many pages are ahead of readers that were given `far` or more, and read what is `asked` for.
@@ -443,11 +443,21 @@ impl Streams {
         StreamRef { at: at as u8, next }
     }
 
-    /// Which of the `count` pages from `page` on, all about to be read, is to be the trigger, if one of them is. The reader waits
-    /// for the first of them if it is `touched`.
-    pub fn trigger(&self, at: usize, page: PageId, count: u32, touched: bool) -> Option<u32> {
+    /// Whether a stream is a run in its first window, whose middle shows that it is one: objects of a few pages end before that.
+    pub fn is_in_first_window(&self, at: usize) -> bool {
+        let s = &self.table[at];
+        s.bursts.is_none() && s.given < self.window_first
+    }
+
+    /// Which of the `count` pages from `page` on, about to be read of `want`, is to be the trigger, if one of them is. The reader
+    /// waits for the first of them if it is `touched`.
+    pub fn trigger(&self, at: usize, page: PageId, count: u32, want: u32, touched: bool) -> Option<u32> {
         let first = touched as u32;
-        self.table[at].bursts.as_ref().map_or(Some(first), |bursts| bursts.trigger(page, count).map(|n| n.max(first)))
+        match &self.table[at].bursts {
+            Some(bursts) => bursts.trigger(page, count).map(|n| n.max(first)),
+            None if self.is_in_first_window(at) => (count >= want).then_some((count / 2).max(first)),
+            None => Some(first),
+        }
     }
 
     /// `page`, which was read for `stream`, is left parked as a trigger.
@@ -519,14 +529,15 @@ impl Streams {
         in_bursts.or_else(plain).map(|at| StreamRef { at: at as u8, next: self.table[at].next })
     }
 
-    /// The reader waits for `page`, which was read for `stream`: the handle with which to go on. In bursts a window is several
-    /// reads, and the stream has moved on since the first of them.
+    /// The reader waits for `page`, which was read for `stream`: the handle with which to go on. A window may be several reads, and
+    /// the stream has moved on since the first of them.
     pub fn reached(&self, stream: StreamRef, page: PageId) -> StreamRef {
         let s = &self.table[stream.at()];
-        match &s.bursts {
-            Some(bursts) if bursts.gave(page) => StreamRef { at: stream.at, next: s.next },
-            _ => stream,
-        }
+        let is_last = match &s.bursts {
+            Some(bursts) => bursts.gave(page),
+            None => s.depth == 1 && s.gave(page),
+        };
+        if is_last { StreamRef { at: stream.at, next: s.next } } else { stream }
     }
 }
 

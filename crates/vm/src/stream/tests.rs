@@ -209,6 +209,7 @@ impl Reader {
     fn read(&mut self, at: Option<usize>, mut page: PageId, mut want: u32, mut touched: bool) {
         let mut has_trigger = true;
         loop {
+            let is_first = at.is_some_and(|at| self.streams.is_in_first_window(at));
             let reach = at.map_or(want, |at| self.streams.reach(at, page, want));
             let direction = at.map_or(Direction::Up, |at| self.streams.direction(at));
             assert!(reach <= 64, "{reach}");
@@ -222,7 +223,7 @@ impl Reader {
                 self.present.insert(page.index());
             }
             let Some(at) = at else { return };
-            let trigger = self.streams.trigger(at, page, count, touched).filter(|_| has_trigger);
+            let trigger = self.streams.trigger(at, page, count, want, touched).filter(|_| is_first || has_trigger);
             let given = self.streams.give(at, page, count, want);
             if let Some(i) = trigger.and_then(|from| pages.iter().find(|i| **i >= from)) {
                 let trigger = direction.step(page, *i);
@@ -442,4 +443,17 @@ fn bursts_end_with_their_object() {
     reader.touch_all(bursts(100 * 64, -16, 1, 401));
     reader.touch_all(bursts(PageId::INDEX_LIMIT - 100 * 64, 64, 4, 100));
     assert!(reader.faults < 50);
+}
+
+/// Objects of a few pages, used at random: their third page was taken for the end of the first window, and twice as many pages
+/// were read after it, 25 for each object.
+#[test]
+fn objects_of_a_few_pages_are_no_runs() {
+    for (pages, most) in [(3, 4), (4, 8), (5, 8)] {
+        let mut random = random();
+        let mut reader = Reader::new();
+        let objects: Vec<u64> = (0..3000).map(|_| 1000 * random(1 << 29)).collect();
+        let (faults, _, read) = reader.cost(objects.iter().flat_map(|first| *first..first + pages));
+        assert!(faults <= 3 * 3000 && read <= 3000 * most + 1000, "{pages}: {faults} faults, {read} pages");
+    }
 }
