@@ -311,6 +311,7 @@ impl Agent {
                 self.status.outcome.store(Outcome::Left as u32, Release);
             }
             AGENT.store(core::ptr::null_mut(), Release);
+            self.family().shun_cache();
             let _ = self.ask_here(Request::Leave);
             let start = sys::now_ns();
             while sys::thread_count() != Ok(1) {
@@ -318,6 +319,9 @@ impl Agent {
                     self.stop("the program was stopped: its pager was to end, as the program confines itself, and did not");
                 }
                 futex_wait(&AtomicU32::new(0), 0, 100_000);
+            }
+            if let Err(e) = self.family().leave_cache() {
+                self.cannot_follow(e);
             }
             true
         })

@@ -166,6 +166,14 @@ pub(crate) fn map_shared(len: usize) -> Result<usize, Errno> {
     map_new(len, libc::MAP_SHARED)
 }
 
+/// Puts empty memory, of which only later children have a part, in the place of memory of [`map_shared`].
+///
+/// # Safety
+/// Nobody relies on the content.
+pub(crate) unsafe fn renew_shared(at: usize, len: usize) -> Result<(), Errno> {
+    map(at, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_SHARED).map(drop)
+}
+
 /// Puts empty memory of this process's own in the place of memory of [`map_shared`]. Accesses at that moment find the one or the
 /// other.
 ///

@@ -114,7 +114,11 @@ fn ring(member: &Member) {
 
 /// The page daemon's robust list (linux/futex.h), which the kernel reads: `next` of the only node; and the head, which is `next`,
 /// the distance from the node to the futex in bytes, and nothing pending.
-#[derive(Debug, Default)]
+///
+/// It is in shared memory, although it is this process's own: of a process that is killed, the kernel may take private memory away
+/// before its threads have ended (its OOM reaper, process_mrelease(2)). Then it could not follow the list.
+#[derive(Debug)]
+#[repr(C)]
 struct RobustList {
     node: AtomicUsize,
     head: [AtomicUsize; 3],
@@ -124,7 +128,7 @@ struct RobustList {
 #[derive(Debug)]
 pub struct Family {
     shares: Shares<'static>,
-    /// Not in the shared memory, which other programs have at other addresses.
+    /// Not in the family's memory, which other programs have at other addresses.
     robust: &'static RobustList,
     /// This process's id.
     id: AtomicU32,
@@ -158,7 +162,7 @@ impl Family {
         let at = area::map_shared(size_of::<Block<0>>() + members * size_of::<Member>())? as *const Block<0>;
         // SAFETY: our own fresh mapping, zeroed, for good, and as long as that; it is read and written through atomics only.
         let (block, entries) = unsafe { (&*at, core::slice::from_raw_parts(&raw const (*at).members as *const Member, members)) };
-        let family = Family::of(Shares::new(pages, &block.words, entries), buffer_pages, members == MEMBERS_MAX);
+        let family = Family::of(Shares::new(pages, &block.words, entries), buffer_pages, members == MEMBERS_MAX)?;
         let id = family.shares.reserve(MemberId::NOBODY).expect("all entries are free");
         family.set_id(id);
         family.shares.take(id, pages);
@@ -171,12 +175,14 @@ impl Family {
     pub fn join(path: &Path, pages: u32, buffer_pages: u32, with_cache: bool) -> Option<Family> {
         let (map, _) = Mapping::<Block<MEMBERS_MAX>>::open(path).ok()?;
         let block = Box::leak(Box::new(map)).block();
-        Some(Family::of(Shares::join(pages, &block.words, &block.members)?, buffer_pages, with_cache))
+        Family::of(Shares::join(pages, &block.words, &block.members)?, buffer_pages, with_cache).ok()
     }
 
-    fn of(shares: Shares<'static>, buffer_pages: u32, with_cache: bool) -> Family {
-        Family {
-            robust: Box::leak(Box::default()),
+    fn of(shares: Shares<'static>, buffer_pages: u32, with_cache: bool) -> Result<Family, Errno> {
+        let robust = area::map_shared(size_of::<RobustList>())? as *const RobustList;
+        Ok(Family {
+            // SAFETY: our own fresh mapping, zeroed, for good; it is read and written through atomics only.
+            robust: unsafe { &*robust },
             id: AtomicU32::new(MemberId::NOBODY.0),
             program: AtomicU32::new(MemberId::NOBODY.0),
             shared: AtomicBool::new(false),
@@ -188,7 +194,7 @@ impl Family {
             packer: Mutex::ranked(Rank::Packer, Packer::new(Algorithm::default())),
             left_cache: AtomicBool::new(false),
             shares,
-        }
+        })
     }
 
     fn id(&self) -> MemberId {
@@ -252,12 +258,15 @@ impl Family {
     /// parent is dead, its entry may have been given up, and its part with it. Then it gets another entry, too.
     ///
     /// # Errors
-    /// EAGAIN: there are too many members.
+    /// EAGAIN: there are too many members. ENOMEM.
     pub fn claim(&self) -> Result<(), Errno> {
+        // SAFETY: a parent's list, if any.
+        unsafe { area::renew_shared(&raw const *self.robust as usize, size_of::<RobustList>()) }?;
         let reserved = self.id();
         if reserved != MemberId::NOBODY {
             self.enlist(self.entry());
             if self.shares.claim(reserved, sys::gettid()) {
+                self.shares.set_left(reserved, self.left_cache.load(Relaxed));
                 return Ok(());
             }
         }
@@ -267,6 +276,7 @@ impl Family {
         };
         let id = self.shares.reserve_as(MemberId::NOBODY, self.program(), claim).ok_or(libc::EAGAIN)?;
         self.set_id(id);
+        self.shares.set_left(id, self.left_cache.load(Relaxed));
         Ok(())
     }
 
@@ -278,7 +288,7 @@ impl Family {
         head[0].store(node_at, Relaxed);
         head[1].store((&raw const member.life as usize).wrapping_sub(node_at), Relaxed);
         // SAFETY: list and entry stay mapped for good. At this thread's end the kernel follows the list, and writes to `life` if
-        // that is this thread's id, as it should. This thread has no other robust list.
+        // that is this thread's id, as it should. This thread has no other robust list. (With this size it is never refused.)
         let _ = unsafe { sys!(libc::SYS_set_robust_list, head_at, size_of_val(head)) };
     }
 
@@ -440,6 +450,7 @@ impl Family {
     /// From now on no thread begins to use the cache.
     pub fn shun_cache(&self) {
         self.left_cache.store(true, Relaxed);
+        self.shares.set_left(self.id(), true);
     }
 
     /// If the process is to have no part in the cache any more, it cannot write there from now on. => no thread uses the cache
@@ -475,7 +486,7 @@ impl Family {
     /// Brings the cache nearer to its best size. Asks processes that have more than their part if it lacks something.
     fn tend_cache(&self, view: &View) {
         let program = self.program();
-        if view.kin == 1 && self.left_cache.load(Relaxed) && self.shares.holds_cache(program) {
+        if view.sharers == 0 && self.left_cache.load(Relaxed) && self.shares.holds_cache(program) {
             self.shares.leave_cache(program); // the memory went with those who had it
         }
         let Some(cache) = self.cache() else { return self.shares.reap_cache(program) };
@@ -483,12 +494,13 @@ impl Family {
             return;
         }
         if !self.shares.hold_cache(program) {
+            cache.resize(0); // its part may have gone to another program, when nobody seemed to run this one
             cache.end_change();
             return;
         }
         let most = if view.kin > 1 { self.total().saturating_sub(view.members.saturating_mul(2 * self.least())) } else { 0 };
         let now = self.shares.cached();
-        let wants = cache.judge(now, most).unwrap_or(now).min(most);
+        let wants = cache.judge(now, most, view.wanting > 0, milliseconds(sys::now_ns())).unwrap_or(now).min(most);
         self.shares.set_cached(wants);
         let has = self.shares.pages(MemberId::CACHE);
         if has < wants {
@@ -527,17 +539,17 @@ impl Family {
         if view.members > 1 {
             return false;
         }
+        family.tend_cache(&view); // without the locks: a large cache takes long to give back
         let map = machine.map.read();
         let mut core = machine.core.lock();
         if family.forking.load(Relaxed) {
             return false; // a fork has begun since
         }
         family.excess.store(0, Relaxed);
-        family.tend_cache(&view);
         core.vm.shut_pool(false);
         family.take(&map, &mut core, family.total());
         family.shared.store(family.limit() < family.total(), Relaxed);
-        family.has_kin.store(false, Relaxed);
+        family.has_kin.store(family.shares.holds_cache(family.program()), Relaxed); // if another thread was changing it
         drop(core);
         machine.arrivals.announce();
         true

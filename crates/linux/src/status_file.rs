@@ -21,6 +21,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -64,7 +65,7 @@ impl<T: Shared> Mapping<T> {
 
     /// Maps another process's block to write to.
     pub(crate) fn open(path: &Path) -> io::Result<(Self, OwnedFd)> {
-        let file: OwnedFd = OpenOptions::new().read(true).write(true).open(path)?.into();
+        let file: OwnedFd = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path)?.into();
         Ok((Self::new(file.as_fd(), ProtFlags::READ | ProtFlags::WRITE)?, file))
     }
 

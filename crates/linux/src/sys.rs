@@ -364,10 +364,13 @@ pub fn complain(message: &[u8]) {
     let _ = write(fd, line.bytes());
 }
 
-/// Kills the own process with a signal that cannot be caught.
+/// Kills the own process with a signal that cannot be caught. The first process of a pid namespace does not get it from itself, so
+/// it exits, with the status that a shell would tell.
 pub fn kill_self() -> ! {
     loop {
-        // SAFETY: touches no memory.
+        // SAFETY: touch no memory.
         let _ = unsafe { sys!(libc::SYS_kill, getpid(), libc::SIGKILL) };
+        // SAFETY: as above.
+        let _ = unsafe { sys!(libc::SYS_exit_group, 128 + libc::SIGKILL) };
     }
 }

@@ -49,6 +49,24 @@ fn the_pagers_threads_give_up_what_the_program_gives_up() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A sandbox that gave up no right that the pager follows (a user namespace, a filter without no_new_privs) kept what its family
+/// had read in memory, writable.
+#[test]
+fn a_child_that_confines_itself_shares_nothing() {
+    if !root() {
+        return;
+    }
+    let dir = place("leaves-cache");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/leaves_cache.py");
+    for how in ["namespace", "filter"] {
+        let options = ["--memory", "64M", "--swap", &swap_option(&dir, "")];
+        let r = run(&dir, &options, None, Path::new("python3"), &[script.to_str().expect("a path"), how]);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "True 0 False\n", "{how}: {:?}", r.output);
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A library that has functions of libc's names (tcmalloc an mmap, torsocks a syscall) was taken for libc, and the program refused.
 /// The functions of libc that such a library calls are followed.
 #[test]

@@ -41,6 +41,12 @@ fn tables_that_are_full_are_one_sentence() {
     let r = run(&dir, &["--memory", "8M", "--swap", &swap], None, Path::new("/bin/sh"), &["-c", &limited]);
     assert!(r.stderr().contains("more pages than Overspill's tables have room for"), "{:?}", r.output);
     assert!(r.output.stdout.is_empty() && !r.stderr().contains("internal error"), "{:?}", r.output);
+    // the first process of a pid namespace does not get a SIGKILL from itself: it hung
+    if rustix::process::geteuid().is_root() {
+        let r = run(&dir, &["--memory", "8M", "--swap", &swap], None, Path::new("unshare"), &["-pf", "/bin/sh", "-c", &limited]);
+        assert!(r.stderr().contains("more pages than Overspill's tables have room for"), "{:?}", r.output);
+        assert_eq!(r.output.status.code(), Some(137), "{:?}", r.output);
+    }
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }

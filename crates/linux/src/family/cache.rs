@@ -57,6 +57,8 @@ const HEAD_BYTES: usize = 2;
 /// The size is judged after so many reads, as a part of the budget's pages, and so many at least.
 const JUDGED_PART: u32 = 16;
 const JUDGED_LEAST: u32 = 256;
+/// If fewer are read in this time, others may have its memory, in milliseconds.
+const IDLE_MS: u32 = 5000;
 /// The tables begin after the head, in bytes.
 const TABLES: usize = size_of::<Head>().next_multiple_of(64);
 /// Smaller differences from the best size are left alone, in ways.
@@ -74,6 +76,8 @@ struct Head {
     /// Since the size was last judged: reads of single pages, and those of pages that another process was the last to read.
     reads: AtomicU32,
     common: AtomicU32,
+    /// When that was, in milliseconds.
+    judged: AtomicU32,
 }
 
 /// All zero at first. Positions are in granules.
@@ -281,18 +285,24 @@ impl Cache {
         self.head().changer.store(0, Release);
     }
 
-    /// The best size by what was read lately, of at most `most` pages. `None`: the present one, `now`, as far as can be told.
-    pub fn judge(&self, now: u32, most: u32) -> Option<u32> {
+    /// The best size by what was read lately, of at most `most` pages. `None`: the present one, `now`, as far as can be told. If
+    /// hardly anything is read for a while, and memory is `wanted`, that is nothing. The time is in milliseconds.
+    pub fn judge(&self, now: u32, most: u32, wanted: bool, time: u32) -> Option<u32> {
         let head = self.head();
         let reads = head.reads.load(Relaxed);
-        if reads < (self.sets * SET_PAGES / JUDGED_PART).max(JUDGED_LEAST) {
+        let idle = reads < (self.sets * SET_PAGES / JUDGED_PART).max(JUDGED_LEAST);
+        if idle && (!wanted || time.wrapping_sub(head.judged.load(Relaxed)) < IDLE_MS) {
             return None;
         }
         head.reads.store(0, Relaxed);
+        head.judged.store(time, Relaxed);
         let common = head.common.swap(0, Relaxed);
         // of three processes that read the same pages, each finds another's trace at two reads of three
         let share = (u64::from(common) * 5 / 2).min(reads.into());
-        let best = ((u64::from(WAYS_MAX) * share / u64::from(reads)) as u32).min(self.enough()).min(most / self.sets);
+        let best = match idle {
+            true => 0,
+            false => ((u64::from(WAYS_MAX) * share / u64::from(reads)) as u32).min(self.enough()).min(most / self.sets),
+        };
         let ways = now / self.sets;
         let ways = match best.abs_diff(ways) {
             difference if best >= ways => ways + if difference > SLACK { difference.div_ceil(2) } else { 0 },
@@ -594,7 +604,7 @@ mod tests {
                 cache.load(key(n), OTHER, &mut [0; PAGE_SIZE]);
                 store(&cache, ME, n, &page(n));
             }
-            if let Some(pages) = cache.judge(next() as u32 % BUDGET, BUDGET) {
+            if let Some(pages) = cache.judge(next() as u32 % BUDGET, BUDGET, next() % 2 == 0, next() as u32) {
                 cache.resize(pages);
             }
         }
@@ -613,7 +623,7 @@ mod tests {
             let cache = sized(0);
             for round in 0..20 {
                 readers.iter().for_each(|who| (0..200).for_each(|n| _ = read(&cache, *who, n)));
-                if let Some(best) = cache.judge(cache.pages(), BUDGET) {
+                if let Some(best) = cache.judge(cache.pages(), BUDGET, true, 0) {
                     cache.resize(best);
                 }
                 assert!(round < 10 || (cache.pages() > 0) == grows, "{} pages, {readers:?}", cache.pages());
@@ -622,10 +632,25 @@ mod tests {
             // when nobody else reads them any more, it goes
             for n in 0..20_000 {
                 read(&cache, ME, n % 200);
-                cache.judge(cache.pages(), BUDGET).inspect(|best| cache.resize(*best));
+                cache.judge(cache.pages(), BUDGET, true, 0).inspect(|best| cache.resize(*best));
             }
             assert_eq!(cache.pages(), 0);
         }
+    }
+
+    /// Three processes that had read much in common slept, and their cache had five eighths of the budget for ever.
+    #[test]
+    fn what_nobody_reads_goes_when_memory_is_wanted() {
+        let cache = sized(8);
+        (0..2000).for_each(|n| _ = read(&cache, [ME, OTHER][n as usize % 2], n % 100));
+        assert!(cache.judge(cache.pages(), BUDGET, true, 10_000).is_some());
+        for (wanted, time) in [(true, 10_000 + IDLE_MS - 1), (false, 10_000 + 2 * IDLE_MS)] {
+            assert_eq!(cache.judge(cache.pages(), BUDGET, wanted, time), None);
+        }
+        for n in 1..10 {
+            cache.resize(cache.judge(cache.pages(), BUDGET, true, 10_000 + n * IDLE_MS).expect("it is over"));
+        }
+        assert_eq!(cache.pages(), 0);
     }
 
     #[test]

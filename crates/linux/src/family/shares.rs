@@ -89,6 +89,8 @@ pub struct Member {
     pub(super) bell: Word,
     /// 1: the member's program runs. The member that has forked it sleeps on this word.
     pub(super) born: Word,
+    /// 1: the member has no part in its program's cache any more.
+    left: Word,
 }
 
 /// A member: the number of its entry and the entry's generation. 0: nobody.
@@ -152,6 +154,8 @@ pub struct View {
     pub members: u32,
     /// Those of its program, including this one.
     pub kin: u32,
+    /// Other members of its program that have a part in the program's cache.
+    pub sharers: u32,
     /// Other members that want more.
     pub wanting: u32,
 }
@@ -366,6 +370,7 @@ impl<'a> Shares<'a> {
                 (&member.pages, 0),
                 (&member.floor, 0),
                 (&member.born, 0),
+                (&member.left, 0),
             ] {
                 word.store(value);
             }
@@ -537,6 +542,11 @@ impl<'a> Shares<'a> {
         self.member(id).wants.store(wants.into());
     }
 
+    /// Sets whether the member has left its program's cache.
+    pub fn set_left(&self, id: MemberId, left: bool) {
+        self.member(id).left.store(left.into());
+    }
+
     /// Calls `each` for the other living members.
     fn for_each_other(&self, id: MemberId, mut each: impl FnMut(&'a Member, MemberId)) {
         for (index, member) in self.used().iter().enumerate() {
@@ -597,7 +607,9 @@ impl<'a> Shares<'a> {
         self.for_each_other(id, |member, other| {
             let pages = member.pages.load();
             view.members += 1;
-            view.kin += u32::from(self.program(other) == program);
+            let is_kin = self.program(other) == program;
+            view.kin += u32::from(is_kin);
+            view.sharers += u32::from(is_kin && member.left.load() == 0);
             if member.wants.load() == 0 {
                 view.idle = view.idle.saturating_add(pages);
                 view.idle_spare = view.idle_spare.saturating_add(pages.saturating_sub(member.floor.load()));
@@ -608,12 +620,16 @@ impl<'a> Shares<'a> {
         view
     }
 
-    /// Asks the other members that could do without something, or have more than their part. `ring` wakes their page daemons.
+    /// Asks the other members that could do without something, or have more than their part, or whose program's cache has pages.
+    /// `ring` wakes their page daemons.
     pub fn ask(&self, id: MemberId, view: &View, mut ring: impl FnMut(&'a Member)) {
+        let cached = if self.cached() > 0 { MemberId(self.words.cache_of.load()) } else { MemberId::NOBODY };
+        let cached = if cached == self.program(id) { MemberId::NOBODY } else { cached };
         self.for_each_other(id, |member, other| {
             let part = view.part(other);
             let least = if member.wants.load() == 0 { member.floor.load() } else { part.saturating_add(part / STEP) };
-            if member.pages.load() > least && member.asked.load() == 0 {
+            let has_cache = cached != MemberId::NOBODY && self.program(other) == cached;
+            if (member.pages.load() > least || has_cache) && member.asked.load() == 0 {
                 member.asked.store(1);
                 ring(member);
             }

@@ -101,6 +101,21 @@ fn a_turn_is_worth_it_if_half_of_the_faults_are_gone() {
     }
 }
 
+/// Of six processes that were killed and whose memory was taken away at once, three counted as living for ever, with their parts of
+/// the budget: the kernel could not follow a robust list in private memory.
+#[test]
+fn the_robust_list_outlives_private_memory() {
+    let Some((_machine, family)) = charged("list", 900, 1024) else { return };
+    let list = &raw const *family.robust as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let holds = |line: &&str| {
+        let (start, end) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
+        let at = |word| usize::from_str_radix(word, 16).expect("an address");
+        (at(start)..at(end)).contains(&list)
+    };
+    assert!(maps.lines().find(holds).is_some_and(|line| line.contains(" rw-s ")), "{maps}");
+}
+
 /// A machine of a process that has come by exec and finds its family here. The calling thread is its page daemon.
 fn arrived(name: &str, file: &FamilyFile) -> Option<Machine> {
     let (mut machine, _) = machine(name)?;
