@@ -377,6 +377,10 @@ impl Pager for SwapPager {
         self.devices.get(device)?.leaving
     }
 
+    fn memory_has_room(&self) -> bool {
+        self.devices.all.iter().any(|device| device.memory.is_some() && device.gives())
+    }
+
     fn is_unwelcome(&self, page: PageId) -> bool {
         if self.devices.unwelcome == 0 {
             return false;

@@ -219,7 +219,9 @@ impl<P: Pager> Vm<P> {
                 continue;
             }
             let Some(frame) = self.take_frame_to_read(p, word.evicted_at()) else { break };
-            self.note_page_in(alone, word.evicted_at());
+            if home.is_none() {
+                self.note_page_in(alone, word.refused(), word.evicted_at());
+            }
             // what did not compress is tried again once in a while, because contents change
             let refused = word.refused() && !(alone && self.read.is_multiple_of(REFUSED_FOR));
             let word = word.begin_fill(frame, !(touched && i == 0)).coming_along(!alone).refuse(refused);
@@ -438,7 +440,7 @@ impl<P: Pager> Vm<P> {
         };
         self.read = self.read.wrapping_add(1);
         let frame = self.take_frame_to_read(page, word.evicted_at())?;
-        self.note_page_in(false, word.evicted_at());
+        self.note_page_in(false, false, word.evicted_at());
         let word = word.begin_fill(frame, false).coming_along(true);
         self.table.set(page, if parks { word.as_sample() } else { word });
         self.counters.pointed_pages.add(1);

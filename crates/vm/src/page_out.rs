@@ -392,7 +392,8 @@ impl<P: Pager> Vm<P> {
         if let Some((slot, stored)) = self.pager.stored(page) {
             self.pool_size.compared(stored != tag);
             // on a device it would stay for ever, however often it is used
-            let moves = self.pool_size.is_open() && !word.passes_memory() && !self.pager.locate(slot).is_memory;
+            let takes = self.pool_size.takes() && self.pager.memory_has_room();
+            let moves = takes && !word.passes_memory() && !self.pager.locate(slot).is_memory;
             if stored == tag && !moves {
                 return self.settle_unchanged(page, word, frame);
             }
@@ -551,10 +552,11 @@ impl<P: Pager> Vm<P> {
 
     /// A page leaves memory, for a place where it is stored: `word` says so.
     fn evicted(&mut self, page: PageId, frame: FrameId, word: PageWord) {
+        let past_memory = word.passes_memory() || self.at_home(page).is_some();
         self.evictions = word.evicted_at();
         self.table.set(page, word);
         self.policies.evicted(frame, page, self.limit);
-        self.pool_size.page_out(word.passes_memory());
+        self.pool_size.page_out(past_memory);
         self.counters.pages_reclaimed.add(1);
         self.decide(Decision::Reclaim(page));
     }

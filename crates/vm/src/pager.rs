@@ -225,6 +225,11 @@ pub trait Pager {
         None
     }
 
+    /// Whether a device that is memory has room for new pages.
+    fn memory_has_room(&self) -> bool {
+        false
+    }
+
     /// Whether `page` is stored on a device that is leaving, or that is memory. Its copy there should be forgotten once the page is
     /// in memory.
     fn is_unwelcome(&self, page: PageId) -> bool {

@@ -81,6 +81,8 @@ pub(crate) struct PoolSize {
     sums: Sums,
     /// Page-ins of both kinds since the last judgement.
     counted: u32,
+    /// Of those that came alone, pages that are known not to compress.
+    refused: u32,
     /// Pages that went out, and those of them that would be packed.
     evicted: u32,
     packed: u32,
@@ -148,6 +150,7 @@ impl PoolSize {
             along: vec![0; REACH],
             sums: Sums::new(),
             counted: 0,
+            refused: 0,
             evicted: 0,
             packed: 0,
             changed: 0,
@@ -163,9 +166,10 @@ impl PoolSize {
         }
     }
 
-    /// A page comes in that went out `distance` evictions ago, of a budget in pages.
-    pub(crate) fn page_in(&mut self, alone: bool, distance: u32, budget: u32) {
+    /// A page comes in that went out `distance` evictions ago, of a budget in pages. `refused`: it is known not to compress.
+    pub(crate) fn page_in(&mut self, alone: bool, refused: bool, distance: u32, budget: u32) {
         self.counted += 1;
+        self.refused += u32::from(alone && refused);
         let counts = if alone { &mut self.alone } else { &mut self.along };
         if let Some(count) = counts.get_mut(distance as usize * PARTS / budget.max(1) as usize) {
             *count += 1;
@@ -206,9 +210,13 @@ impl PoolSize {
         self.pack_ns.note(ns);
     }
 
-    /// Whether pages should go to the pool although a device has them, unchanged.
-    pub(crate) fn is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.now > 0
+    }
+
+    /// Whether pages should go to the pool although a device has them, unchanged.
+    pub(crate) fn takes(&self) -> bool {
+        self.is_open() && !self.shut
     }
 
     /// What a read of one page and an unpacking take, in nanoseconds; 0: not measured yet.
@@ -243,7 +251,7 @@ impl PoolSize {
         self.sums = sums;
         self.taken = if self.now == 0 { 0 } else { self.now + overhead };
         self.counted = 0;
-        let totals = [&mut self.evicted, &mut self.packed, &mut self.changed, &mut self.compared];
+        let totals = [&mut self.evicted, &mut self.packed, &mut self.changed, &mut self.compared, &mut self.refused];
         totals.into_iter().chain(&mut self.alone).chain(&mut self.along).for_each(|count| *count /= 2);
         (budget as usize * self.now / PARTS) as u32
     }
@@ -266,7 +274,9 @@ impl PoolSize {
         let fewer = self.taken.saturating_sub(taken);
         let change = |sums: &[u32]| u64::from(sums[NEAREST]) * more as u64 / NEAREST as u64;
         let (alone, along) = (change(&sums.alone), change(&sums.along));
-        let kept = u64::from(1000 - pages.refused_permille.min(1000));
+        // (the pages that are known not to compress are not among those of which `refused_permille` tells)
+        let in_all = u64::from(sums.alone[REACH].max(1));
+        let kept = u64::from(1000 - pages.refused_permille.min(1000)) * in_all.saturating_sub(self.refused.into()) / in_all;
         // pages that pass the pool by, or do not compress, leave room for others
         let stored = (u64::from(self.packed) * kept / u64::from(self.evicted.max(1))).max(1);
         let holds = size as u64 * u64::from(pages.ratio_permille) * FULL_PERMILLE / stored;
@@ -305,6 +315,8 @@ mod tests {
         pool: PoolSize,
         next: F,
         alone: bool,
+        /// Of a hundred pages, those that are known not to compress.
+        refused: u32,
         changes: bool,
         used_at: BTreeMap<u64, u32>,
         pages: Vec<(u64, u32)>,
@@ -319,7 +331,7 @@ mod tests {
                 pool.read_took(read_ns);
             }
             let pages = vec![(0, 0); 4 * BUDGET as usize];
-            Program { pool, next, alone: true, changes: false, used_at: BTreeMap::new(), pages, now: 0, evictions: 0 }
+            Program { pool, next, alone: true, refused: 0, changes: false, used_at: BTreeMap::new(), pages, now: 0, evictions: 0 }
         }
 
         fn reference(&mut self) {
@@ -331,7 +343,7 @@ mod tests {
                 return;
             }
             if evicted_at > 0 {
-                self.pool.page_in(self.alone, self.evictions - evicted_at, BUDGET);
+                self.pool.page_in(self.alone, page % 100 < self.refused, self.evictions - evicted_at, BUDGET);
             }
             if self.used_at.len() > BUDGET as usize * (PARTS - self.pool.taken) / PARTS {
                 let (_, page) = self.used_at.pop_first().unwrap();
@@ -386,7 +398,7 @@ mod tests {
         let out = |evictions: u32| {
             let mut size = PoolSize::new();
             (0..evictions).for_each(|_| size.page_out(true));
-            (0..100).for_each(|_| size.page_in(true, 0, BUDGET));
+            (0..100).for_each(|_| size.page_in(true, false, 0, BUDGET));
             let mut sums = Sums::new();
             sums.update(&size);
             sums.out
@@ -418,6 +430,15 @@ mod tests {
         assert_eq!(Program::new(200_000, evenly(BUDGET * 3 / 2)).run(100, pages), 0);
         let nothing = Compressibility { ratio_permille: 0, refused_permille: 1000, ..PAGES };
         assert_eq!(Program::new(200_000, evenly(BUDGET * 3 / 2)).run(100, nothing), 0);
+    }
+
+    /// Nine pages of ten do not compress, and the pool knows these: of those that it is still asked to take, all compress.
+    #[test]
+    fn what_is_known_not_to_compress_is_no_reason() {
+        let mut program = Program::new(60_000, evenly(BUDGET * 3 / 2));
+        assert!(program.run(100, PAGES) > 0);
+        program.refused = 90;
+        assert_eq!(program.run(100, PAGES), 0);
     }
 
     /// A program that goes round and round through three times the budget: no pool that there may be holds that.

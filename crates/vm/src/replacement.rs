@@ -174,9 +174,9 @@ impl<P: Pager> Vm<P> {
     }
 
     /// A page comes in, alone or along with others.
-    pub(crate) fn note_page_in(&mut self, alone: bool, evicted_at: u32) {
+    pub(crate) fn note_page_in(&mut self, alone: bool, refused: bool, evicted_at: u32) {
         if let Some(distance) = self.evictions_since(evicted_at) {
-            self.pool_size.page_in(alone, distance, self.limit);
+            self.pool_size.page_in(alone, refused, distance, self.limit);
         }
     }
 

@@ -320,6 +320,19 @@ fn a_device_without_space_is_asked_last() {
     assert_eq!(alloc(&mut pager, 20).map(|run| device_of(&pager, run)), Some(fast));
 }
 
+/// While memory was full, pages that a device had unchanged were written there again.
+#[test]
+fn memory_that_is_full_has_no_room() {
+    let mut pager = small(100);
+    assert!(!pager.memory_has_room());
+    let memory = pager.devices.add_memory_device(vec![0; 100], 1, 0).expect("room");
+    assert!(pager.memory_has_room());
+    pager.devices.set_full(memory, true);
+    assert!(!pager.memory_has_room());
+    pager.devices.set_full(memory, false);
+    assert!(pager.memory_has_room());
+}
+
 /// The last entry of the table may end at the greatest slot number, which is one too many for the swap blocks.
 #[test]
 fn the_last_slot_number_is_not_used() {
