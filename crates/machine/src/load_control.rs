@@ -334,10 +334,10 @@ impl LoadControl {
     }
 }
 
-/// Whether one of `threads` threads would by itself have kept most of the pages that were read `back`.
+/// Whether one of `threads` threads would by itself have kept most of the pages that were read `back`, if there were any.
 fn is_near(back: Distances, threads: u32) -> bool {
     let near: u64 = back[..if threads <= 2 { 2 } else { 3 }].iter().sum();
-    near * 1000 >= back.iter().sum::<u64>() * NEAR
+    near > 0 && near * 1000 >= back.iter().sum::<u64>() * NEAR
 }
 
 #[cfg(test)]
