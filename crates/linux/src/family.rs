@@ -51,6 +51,9 @@ const WANTS_NS: u64 = 500_000_000;
 const TURN_NS: u64 = TURN_MS as u64 * 1_000_000;
 /// A process that has wanted more for so long, as others do, takes its turn, in nanoseconds.
 const SQUEEZED_NS: u64 = 100_000_000;
+/// A turn is worth it if the process's threads get so many thousandths of the processor time that they had before. (The others
+/// have about three quarters of theirs meanwhile.)
+const GETS_ON: u64 = 1500;
 /// A process tries to shrink for the first of these times before it gives up, and then keeps its part for the second, in
 /// nanoseconds.
 const PATIENCE_NS: u64 = 500_000_000;
@@ -611,8 +614,9 @@ pub struct Sharing {
 #[derive(Clone, Copy, Debug)]
 struct OwnTurn {
     began: u64,
-    /// Hard faults in a second before it.
-    before: u64,
+    /// Hard faults in a second before it, and the processor time that its threads got, in thousandths; `u64::MAX` if that is not
+    /// known.
+    before: (u64, u64),
     /// Hard faults until the middle of it, when others have given what they should.
     middle: Option<(u64, u64)>,
 }
@@ -642,8 +646,9 @@ impl Default for Sharing {
 }
 
 impl Sharing {
-    /// Takes this process's turn to have more than its part, and ends it.
-    fn take_turns(&mut self, family: &Family, view: &View, short: bool, now: (u64, u64)) {
+    /// Takes this process's turn to have more than its part, and ends it. `now`: the time, and hard faults so far. `ran`: the
+    /// processor time that its threads got lately.
+    fn take_turns(&mut self, family: &Family, view: &View, short: bool, now: (u64, u64), ran: u64) {
         if self.wanted == 0 {
             self.since = now;
         }
@@ -655,8 +660,11 @@ impl Sharing {
             if view.turn == view.me && self.wanted != 0 {
                 return;
             }
-            // it was worth it if half of the faults are gone (the program may have slept over its end)
-            let vain = turn.before > 0 && turn.middle.is_some_and(|middle| rate(middle, now) > turn.before / 2);
+            // It was worth it if half of the faults are gone (the program may have slept over its end), or if its threads get on:
+            // one that does little between its faults has as many of them in a second as before, however many it is spared.
+            let (faults, had) = turn.before;
+            let gets_on = had != u64::MAX && ran >= had.max(1) * GETS_ON / 1000;
+            let vain = faults > 0 && !gets_on && turn.middle.is_some_and(|middle| rate(middle, now) > faults / 2);
             if age < TURN_NS + 2 * LOOK_NS.end() {
                 family.shares.end_turn(view.me, milliseconds(now.0), vain);
             }
@@ -666,7 +674,7 @@ impl Sharing {
             && now.0 - self.since.0 > SQUEEZED_NS
             && family.shares.take_turn(view.me, milliseconds(now.0))
         {
-            self.turn = Some(OwnTurn { began: now.0, before: rate(self.since, now), middle: None });
+            self.turn = Some(OwnTurn { began: now.0, before: (rate(self.since, now), ran), middle: None });
         }
     }
 }
@@ -721,7 +729,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let floor = (family.least() + fixed).max(held);
         family.shares.set_floor(family.id(), floor);
         family.excess.fetch_min(fixed, Relaxed);
-        self.take_turns(family, &view, short, (now, counters.hard_faults.get()));
+        self.take_turns(family, &view, short, (now, counters.hard_faults.get()), core.load.rate());
         if self.wanted == 0 && family.shares.wants(family.id()) {
             self.wanted = now; // for a fork
         }
