@@ -7,8 +7,8 @@
 //! with a quarter of the pages in memory every second random fault has a resident neighbour.
 //!
 //! Two faults in order need not be a run: objects of a few pages, used at random, look like one each time. So the table counts how
-//! many first windows were read at least to their middle. While fewer than a third are, the window of a new run begins with one page, one fault
-//! later, and doubles from there.
+//! many first windows were read at least to their middle. While fewer than a third are, the window of a new run begins with one
+//! page, one fault later, and doubles from there.
 //!
 //! A run goes up or down (GNU sort keeps its lines from the end of its memory on, and merges them from there). The second fault
 //! says which.
@@ -40,8 +40,8 @@ const SINGLES: usize = 512;
 const STALE_AFTER: u64 = 4096;
 /// A fault so many pages ahead of where a run was expected still continues it, in pages.
 const NEAR: u64 = 4;
-/// A first window that is read to its middle makes up for so many that are not, and their balance is at most so much. Guessed: such a
-/// window costs the reading and the room of seven pages, and saves a scan two or three faults.
+/// A first window that is read to its middle makes up for so many that are not, and their balance is at most so much. Guessed: such
+/// a window costs the reading and the room of seven pages, and saves a scan two or three faults.
 const FIRST_IS_WORTH: u32 = 2;
 const TRUST_MAX: u32 = 64;
 /// No page's name: no object has so high a number, and no page lies near it. To be compared only.
