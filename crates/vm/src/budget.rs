@@ -115,12 +115,6 @@ impl<P: Pager> Vm<P> {
         self.note_usage();
     }
 
-    /// What is left of the budget for pages of the policies.
-    pub(crate) fn memory_for_pages(&self) -> u32 {
-        let others = u64::from(self.charged) + self.reserved + u64::from(self.free_high());
-        u64::from(self.limit).saturating_sub(others) as u32
-    }
-
     /// The frames that are kept for whoever waits for one.
     pub(crate) fn least_free(&self) -> u32 {
         (self.limit / 256).clamp(32, 2048)

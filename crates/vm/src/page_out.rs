@@ -214,8 +214,8 @@ impl<P: Pager> Vm<P> {
     }
 
     fn victims(&mut self, most: u32, out: &mut Vec<Resident>, each: impl FnMut(&mut Self, PageId, FrameId)) {
-        let memory = self.memory_for_pages();
-        self.take_victims(|policies, out| policies.victims(out, memory), most, out, each);
+        let limit = self.limit;
+        self.take_victims(|policies, out| policies.victims(out, limit), most, out, each);
     }
 
     fn take_victims(

@@ -226,26 +226,24 @@ impl Policies {
         self.iter_mut().for_each(|one| one.resize(one.memory(limit)));
     }
 
-    /// Tells each policy how much of so many pages of memory it has, if that has changed much.
-    fn tell_memory(&mut self, all: u32) {
-        let several = self.are_several();
+    /// Tells each policy how much memory it has, if that has changed much.
+    fn tell_memory(&mut self, limit: u32) {
         for one in self.iter_mut() {
-            let memory = if several { one.memory(all) } else { all.max(TOLD_MIN) };
+            let memory = one.memory(limit);
             if memory.abs_diff(one.told) > one.told / TOLD_PART {
                 one.resize(memory);
             }
         }
     }
 
-    /// Takes the next victims. Fewer than there is room for only if there are no more. `memory`: what all policies have together,
-    /// in pages.
-    pub(crate) fn victims(&mut self, out: &mut [FrameId], memory: u32) -> usize {
-        self.tell_memory(memory);
+    /// Takes the next victims. Fewer than there is room for only if there are no more.
+    pub(crate) fn victims(&mut self, out: &mut [FrameId], limit: u32) -> usize {
         if !self.are_several() {
             let one = self.at_mut(0);
             let n = one.policy.victims(out);
             return one.took(n);
         }
+        self.tell_memory(limit);
         let level = Level::after(self.iter().map(|one| (one.listed, one.share)), out.len() as u32);
         let mut taken = 0;
         for one in self.iter_mut() {
