@@ -248,6 +248,14 @@ impl Agent {
         }
     }
 
+    /// The program is about to confine itself: the process leaves what it shares with its kin. (Once: under a filter the pager's
+    /// threads may not be able to follow.)
+    pub fn leave_kin(&'static self) {
+        if self.family().shares_cache() {
+            self.follow(None);
+        }
+    }
+
     /// Whether `start..end` lies in one of the program's anonymous ranges.
     pub fn is_in_a_range(&'static self, start: usize, end: usize) -> bool {
         self.stacks.run(move || self.machine.map.read().ranges.find(start).is_some_and(|range| end <= range.end))

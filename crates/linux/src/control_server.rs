@@ -110,7 +110,7 @@ struct Job {
     told: u64,
 }
 
-/// Serves until the machine quits. Calls `look` once a second, except during a swapoff.
+/// Serves until the machine quits. Calls `look` once a second at least, except during a swapoff.
 pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &mut Follower, look: impl Fn()) {
     let mut clients = [const { None::<Client> }; CLIENTS_MAX];
     let mut job = None;

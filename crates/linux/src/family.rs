@@ -450,6 +450,11 @@ impl Family {
         self.cache.as_ref().filter(|_| self.has_kin() && !self.left_cache.load(Relaxed))
     }
 
+    /// Whether this process has a part in a cache.
+    pub fn shares_cache(&self) -> bool {
+        self.cache().is_some()
+    }
+
     /// From now on no thread begins to use the cache.
     pub fn shun_cache(&self) {
         self.left_cache.store(true, Relaxed);
@@ -545,8 +550,8 @@ impl Family {
         family.tend_cache(&view); // without the locks: a large cache takes long to give back
         let map = machine.map.read();
         let mut core = machine.core.lock();
-        if family.forking.load(Relaxed) {
-            return false; // a fork has begun since
+        if family.forking.load(Relaxed) || family.view().members > 1 {
+            return false; // a fork has begun since, and may be over
         }
         family.excess.store(0, Relaxed);
         core.vm.shut_pool(false);

@@ -81,14 +81,14 @@ impl<P: Pager> Vm<P> {
         self.dequeue(frame);
         self.table.set(page, word.begin_restore());
         self.counters.soft_faults.add(1);
-        if !word.is_awaited() {
+        if !word.awaited() {
             self.inactive_share.soft_fault(self.evictions, self.limit);
         }
         self.decide(Decision::Restore(page));
         if word.readahead() {
             self.counters.readahead_used.add(1);
             self.counters.readahead_rescued.add(!word.trigger() as u64);
-        } else if !word.is_awaited() {
+        } else if !word.awaited() {
             self.policies.rescued(page, self.limit);
         }
         self.note_inactive(word, true);
@@ -178,7 +178,7 @@ impl<P: Pager> Vm<P> {
         match filled {
             Filled::Mapped => {
                 self.table.set(page, word.mapped());
-                self.list_again(word, |policy, frame| match (word.is_awaited(), word.passing()) {
+                self.list_again(word, |policy, frame| match (word.awaited(), word.passing()) {
                     (false, _) => policy.referenced(frame),
                     (true, false) => policy.reached(frame, page, Admit::HardFault),
                     (true, true) => policy.reached(frame, page, Admit::Passing),

@@ -64,6 +64,7 @@ const SAMPLE: u64 = 1 << 11;
 const PASSING: u64 = 1 << 12;
 const ALONG: u64 = 1 << 13;
 const REFUSED: u64 = 1 << 14;
+const AWAITED: u64 = 1 << 15;
 const FRAME_SHIFT: u32 = 32;
 const FLAGS_OF_PLACE: u64 = WIRED | LAUNDERING | LAUNDERING_ORPHANED | ALONG | REFUSED;
 
@@ -118,6 +119,7 @@ impl PageWord {
     flag!(passing, PASSING, "Came in for a long run through a file. Kept until it is mapped.");
     flag!(along, ALONG, "Last came in along with others, in order or by a pointer.");
     flag!(refused, REFUSED, "Did not compress.");
+    flag!(awaited, AWAITED, "Came in parked, and was not mapped since, so its first touch is no return.");
     flag!(
         sample,
         SAMPLE,
@@ -156,12 +158,6 @@ impl PageWord {
     #[inline]
     pub const fn used(self) -> Self {
         PageWord(self.0 & !(READAHEAD | TRIGGER))
-    }
-
-    /// Whether it arrived parked and was not touched since, so that its first touch is no return.
-    #[inline]
-    pub const fn is_awaited(self) -> bool {
-        self.0 & (TRIGGER | SAMPLE) != 0
     }
 
     /// Sets whether it comes in along with others. => it is coming in
@@ -209,7 +205,7 @@ impl PageWord {
     #[inline]
     pub fn arrived_trigger(self) -> Self {
         assert!(self.busy() && self.state() == State::PagedOut, "arrived_trigger: {self:?}");
-        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD | PASSING) | TRIGGER, self.frame().0)
+        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD | PASSING) | TRIGGER | AWAITED, self.frame().0)
     }
     /// Busy page-in of a page that nobody has asked for. It will be left parked to see whether it is used.
     #[inline]
@@ -221,7 +217,7 @@ impl PageWord {
     #[inline]
     pub fn arrived_sample(self) -> Self {
         assert!(self.busy() && self.sample() && self.state() == State::PagedOut, "arrived_sample: {self:?}");
-        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | SAMPLE, self.frame().0)
+        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | SAMPLE | AWAITED, self.frame().0)
     }
     /// Clean, busy or not: its stored copy is given up.
     #[inline]
@@ -251,13 +247,13 @@ impl PageWord {
     #[inline]
     pub fn begin_restore(self) -> Self {
         assert!(!self.busy() && matches!(self.state(), State::Inactive | State::Clean), "begin_restore: {self:?}");
-        PageWord((self.0 | BUSY) & !READAHEAD)
+        PageWord((self.0 | BUSY) & !(READAHEAD | TRIGGER | SAMPLE))
     }
-    /// Restore that did not happen: the page is as before, but it was touched.
+    /// Restore that did not happen: the page is as before, but asks for nothing when it is touched again.
     #[inline]
     pub fn not_restored(self) -> Self {
         assert!(self.busy() && matches!(self.state(), State::Inactive | State::Clean), "not_restored: {self:?}");
-        PageWord(self.0 & !(BUSY | WANTED | TRIGGER | SAMPLE))
+        PageWord(self.0 & !(BUSY | WANTED))
     }
     /// Whether it is being unmapped.
     #[inline]
@@ -358,6 +354,7 @@ impl core::fmt::Debug for PageWord {
             (PASSING, "passing"),
             (ALONG, "along"),
             (REFUSED, "refused"),
+            (AWAITED, "awaited"),
         ] {
             if self.0 & bit != 0 {
                 write!(f, "+{name}")?;
@@ -388,15 +385,14 @@ mod tests {
         assert!(!w.has_frame());
         let w = w.begin_fill(F, true).arrived_trigger();
         assert!(w.readahead() && w.trigger() && w.state() == State::Inactive);
-        assert!(!w.begin_restore().not_restored().trigger());
-        let w = w.begin_restore();
-        assert!(!w.readahead() && w.trigger());
+        let w = w.begin_restore().not_restored().begin_restore();
+        assert!(!w.readahead() && !w.trigger() && w.awaited());
         let w = w.mapped();
-        assert!(!w.trigger() && w.state() == State::Active);
+        assert!(!w.awaited() && w.state() == State::Active);
         let w = w.begin_park().parked().begin_launder().laundered(true).reclaimed(10);
         let w = w.begin_fill(F, false).as_sample().arrived_sample();
         assert!(w.sample() && !w.trigger() && w.state() == State::Inactive);
-        assert!(w.begin_restore().sample() && !w.begin_restore().not_restored().sample() && !w.begin_restore().mapped().sample());
+        assert!(!w.begin_restore().sample());
         assert!(!w.begin_launder().laundered(true).reclaimed(11).sample());
         // read for a long run, left as a trigger, touched: then it is like any other page, and dropped without being parked
         let w = PageWord::UNTOUCHED.at_home().begin_fill(F, true).as_passing().arrived_trigger().begin_restore();

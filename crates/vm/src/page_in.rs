@@ -233,7 +233,7 @@ impl<P: Pager> Vm<P> {
         if taken == 0 {
             return None;
         }
-        let trigger = stream.and_then(|at| self.reads.trigger(at, page, count, window, touched));
+        let trigger = stream.and_then(|at| self.reads.trigger(at, page, count, touched));
         let stream = stream.map(|at| self.give(at, page, count, window, home.is_some()));
         let has_rest = window > 1 && stream.is_some_and(|stream| self.reads.rest(stream).is_some());
         self.counters.readahead_pages.add((taken - touched as u32) as u64);
@@ -320,10 +320,9 @@ impl<P: Pager> Vm<P> {
             return self.read_neighbours(around, next..first + GROUP_PAGES, bounds);
         }
         let (at, next, left) = self.reads.rest(op.stream?)?;
-        let is_first = self.reads.is_in_first_window(at);
         let more = self.read_next_away(at, next, left, bounds)?;
         // one trigger a window is enough
-        let trigger = more.trigger.filter(|_| is_first || op.touched && op.count == 1 || left >= self.reads.window_max(at));
+        let trigger = more.trigger.filter(|_| op.touched && op.count == 1 || left >= self.reads.window_max(at));
         Some(PageIn { trigger, written: op.written, ..more })
     }
 

@@ -81,7 +81,8 @@ pub(crate) struct PoolSize {
     sums: Sums,
     /// Page-ins of both kinds since the last judgement.
     counted: u32,
-    /// Of those that came alone, pages that are known not to compress.
+    /// The page-ins in `alone`, and how many of them were of pages that are known not to compress.
+    tried: u32,
     refused: u32,
     /// Pages that went out, and those of them that would be packed.
     evicted: u32,
@@ -150,6 +151,7 @@ impl PoolSize {
             along: vec![0; REACH],
             sums: Sums::new(),
             counted: 0,
+            tried: 0,
             refused: 0,
             evicted: 0,
             packed: 0,
@@ -169,10 +171,11 @@ impl PoolSize {
     /// A page comes in that went out `distance` evictions ago, of a budget in pages. `refused`: it is known not to compress.
     pub(crate) fn page_in(&mut self, alone: bool, refused: bool, distance: u32, budget: u32) {
         self.counted += 1;
-        self.refused += u32::from(alone && refused);
         let counts = if alone { &mut self.alone } else { &mut self.along };
         if let Some(count) = counts.get_mut(distance as usize * PARTS / budget.max(1) as usize) {
             *count += 1;
+            self.tried += u32::from(alone);
+            self.refused += u32::from(alone && refused);
         }
     }
 
@@ -251,7 +254,8 @@ impl PoolSize {
         self.sums = sums;
         self.taken = if self.now == 0 { 0 } else { self.now + overhead };
         self.counted = 0;
-        let totals = [&mut self.evicted, &mut self.packed, &mut self.changed, &mut self.compared, &mut self.refused];
+        let totals =
+            [&mut self.evicted, &mut self.packed, &mut self.changed, &mut self.compared, &mut self.tried, &mut self.refused];
         totals.into_iter().chain(&mut self.alone).chain(&mut self.along).for_each(|count| *count /= 2);
         (budget as usize * self.now / PARTS) as u32
     }
@@ -274,9 +278,9 @@ impl PoolSize {
         let fewer = self.taken.saturating_sub(taken);
         let change = |sums: &[u32]| u64::from(sums[NEAREST]) * more as u64 / NEAREST as u64;
         let (alone, along) = (change(&sums.alone), change(&sums.along));
-        // (the pages that are known not to compress are not among those of which `refused_permille` tells)
-        let in_all = u64::from(sums.alone[REACH].max(1));
-        let kept = u64::from(1000 - pages.refused_permille.min(1000)) * in_all.saturating_sub(self.refused.into()) / in_all;
+        let kept = u64::from(1000 - pages.refused_permille.min(1000));
+        // (a page that is known not to compress passes the pool by, but comes in alone)
+        let hit = kept * u64::from(self.tried - self.refused) / u64::from(self.tried.max(1));
         // pages that pass the pool by, or do not compress, leave room for others
         let stored = (u64::from(self.packed) * kept / u64::from(self.evicted.max(1))).max(1);
         let holds = size as u64 * u64::from(pages.ratio_permille) * FULL_PERMILLE / stored;
@@ -286,7 +290,7 @@ impl PoolSize {
             let reach = (holds + 1000 * self.taken as u64).saturating_sub(1000 * taken as u64);
             let reach = sums.out.partition_point(|&out| u64::from(out) <= reach).saturating_sub(1).max(fewer);
             let near = alone.min(alone * holds / 1000 / taken as u64);
-            (near + u64::from(sums.alone[reach] - sums.alone[fewer])) * kept / 1000
+            (near + u64::from(sums.alone[reach] - sums.alone[fewer])) * hit / 1000
         };
         let reads = alone + u64::from(sums.alone[REACH] - sums.alone[fewer]) - hits;
         let along = along + u64::from(sums.along[REACH] - sums.along[fewer]);
@@ -349,7 +353,7 @@ mod tests {
                 let (_, page) = self.used_at.pop_first().unwrap();
                 self.evictions += 1;
                 self.pages[page as usize].1 = self.evictions;
-                self.pool.page_out(!self.alone);
+                self.pool.page_out(!self.alone || page % 100 < self.refused);
                 self.pool.compared(self.changes);
             }
         }

@@ -443,19 +443,14 @@ impl Streams {
         StreamRef { at: at as u8, next }
     }
 
-    /// Whether a stream is a run in its first window, whose middle shows that it is one: objects of a few pages end before that.
-    pub fn is_in_first_window(&self, at: usize) -> bool {
-        let s = &self.table[at];
-        s.bursts.is_none() && s.given < self.window_first
-    }
-
-    /// Which of the `count` pages from `page` on, about to be read of `want`, is to be the trigger, if one of them is. The reader
-    /// waits for the first of them if it is `touched`.
-    pub fn trigger(&self, at: usize, page: PageId, count: u32, want: u32, touched: bool) -> Option<u32> {
-        let first = touched as u32;
-        match &self.table[at].bursts {
+    /// Which of the `count` pages from `page` on, all about to be read, is to be the trigger, if one of them is. The reader waits
+    /// for the first of them if it is `touched`. In a run's first window it is the middle page: objects of a few pages end before
+    /// that.
+    pub fn trigger(&self, at: usize, page: PageId, count: u32, touched: bool) -> Option<u32> {
+        let (s, first) = (&self.table[at], touched as u32);
+        match &s.bursts {
             Some(bursts) => bursts.trigger(page, count).map(|n| n.max(first)),
-            None if self.is_in_first_window(at) => (count >= want).then_some((count / 2).max(first)),
+            None if s.given < self.window_first => Some((count - 1).min(self.window_first / 2).max(first)),
             None => Some(first),
         }
     }

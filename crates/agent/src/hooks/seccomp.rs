@@ -81,7 +81,7 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
         NEW_LISTENER => TSYNC | TSYNC_ESRCH,
         _ => 0, // the program wants all threads itself
     };
-    agent.follow(None); // to leave what it shares with others: it may have all its rights, and a filter instead
+    agent.leave_kin(); // it may have all its rights, and a filter instead
     // SAFETY: the program's own call, on all threads.
     let r = unsafe { raw(libc::SYS_seccomp as i32, &[SET_MODE_FILTER, flags | all, program, 0, 0, 0]) };
     if r > 0 && all == TSYNC {

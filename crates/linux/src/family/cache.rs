@@ -57,7 +57,7 @@ const HEAD_BYTES: usize = 2;
 /// The size is judged after so many reads, as a part of the budget's pages, and so many at least.
 const JUDGED_PART: u32 = 16;
 const JUDGED_LEAST: u32 = 256;
-/// If fewer are read in this time, others may have its memory, in milliseconds.
+/// If no more than [`JUDGED_LEAST`] are read in this time, others may have its memory, in milliseconds.
 const IDLE_MS: u32 = 5000;
 /// The tables begin after the head, in bytes.
 const TABLES: usize = size_of::<Head>().next_multiple_of(64);
@@ -290,8 +290,10 @@ impl Cache {
     pub fn judge(&self, now: u32, most: u32, wanted: bool, time: u32) -> Option<u32> {
         let head = self.head();
         let reads = head.reads.load(Relaxed);
-        let idle = reads < (self.sets * SET_PAGES / JUDGED_PART).max(JUDGED_LEAST);
-        if idle && (!wanted || time.wrapping_sub(head.judged.load(Relaxed)) < IDLE_MS) {
+        let due = reads >= (self.sets * SET_PAGES / JUDGED_PART).max(JUDGED_LEAST);
+        let since = time.wrapping_sub(head.judged.load(Relaxed));
+        let idle = since >= IDLE_MS && u64::from(reads) * u64::from(IDLE_MS) <= u64::from(JUDGED_LEAST) * u64::from(since);
+        if !due && !(idle && wanted && now > 0) {
             return None;
         }
         head.reads.store(0, Relaxed);
@@ -299,9 +301,9 @@ impl Cache {
         let common = head.common.swap(0, Relaxed);
         // of three processes that read the same pages, each finds another's trace at two reads of three
         let share = (u64::from(common) * 5 / 2).min(reads.into());
-        let best = match idle {
-            true => 0,
-            false => ((u64::from(WAYS_MAX) * share / u64::from(reads)) as u32).min(self.enough()).min(most / self.sets),
+        let best = match due {
+            false => 0,
+            true => ((u64::from(WAYS_MAX) * share / u64::from(reads)) as u32).min(self.enough()).min(most / self.sets),
         };
         let ways = now / self.sets;
         let ways = match best.abs_diff(ways) {
@@ -647,8 +649,12 @@ mod tests {
         for (wanted, time) in [(true, 10_000 + IDLE_MS - 1), (false, 10_000 + 2 * IDLE_MS)] {
             assert_eq!(cache.judge(cache.pages(), BUDGET, wanted, time), None);
         }
+        // a slow disk gives a cache few reads to judge by, and a cache that does not exist yet counts on
+        (0..200).for_each(|n| _ = read(&cache, ME, n % 100));
+        assert_eq!(cache.judge(0, BUDGET, true, 10_000 + 2 * IDLE_MS), None);
+        assert_eq!(cache.head().reads.swap(0, Relaxed), 200);
         for n in 1..10 {
-            cache.resize(cache.judge(cache.pages(), BUDGET, true, 10_000 + n * IDLE_MS).expect("it is over"));
+            cache.judge(cache.pages(), BUDGET, true, 10_000 + n * IDLE_MS).inspect(|best| cache.resize(*best));
         }
         assert_eq!(cache.pages(), 0);
     }

@@ -620,16 +620,17 @@ impl<'a> Shares<'a> {
         view
     }
 
-    /// Asks the other members that could do without something, or have more than their part, or whose program's cache has pages.
-    /// `ring` wakes their page daemons.
+    /// Asks the other members that could do without something, or have more than their part, and one whose program's cache has
+    /// pages. `ring` wakes their page daemons.
     pub fn ask(&self, id: MemberId, view: &View, mut ring: impl FnMut(&'a Member)) {
         let cached = if self.cached() > 0 { MemberId(self.words.cache_of.load()) } else { MemberId::NOBODY };
-        let cached = if cached == self.program(id) { MemberId::NOBODY } else { cached };
+        let mut cached = Some(cached).filter(|cached| ![self.program(id), MemberId::NOBODY].contains(cached));
         self.for_each_other(id, |member, other| {
             let part = view.part(other);
             let least = if member.wants.load() == 0 { member.floor.load() } else { part.saturating_add(part / STEP) };
-            let has_cache = cached != MemberId::NOBODY && self.program(other) == cached;
+            let has_cache = cached.is_some_and(|cached| self.program(other) == cached);
             if (member.pages.load() > least || has_cache) && member.asked.load() == 0 {
+                cached = cached.filter(|_| !has_cache);
                 member.asked.store(1);
                 ring(member);
             }

@@ -19,7 +19,7 @@ pub trait LivePolicy: Send {
     fn arrived_parked(&mut self, frame: FrameId, page: PageId);
     /// An inactive page was touched and is mapped again.
     fn referenced(&mut self, frame: FrameId);
-    /// `page` arrived parked and is touched for the first time: it is as if it were admitted now.
+    /// `page` arrived parked and is touched for the first time: it is as if it were admitted now, evicted nobody knows when.
     fn reached(&mut self, frame: FrameId, page: PageId, why: Admit);
     /// Somebody has begun to read far in order. What was [`Admit::Passing`] before is so no more.
     fn run_begins(&mut self);

@@ -209,7 +209,6 @@ impl Reader {
     fn read(&mut self, at: Option<usize>, mut page: PageId, mut want: u32, mut touched: bool) {
         let mut has_trigger = true;
         loop {
-            let is_first = at.is_some_and(|at| self.streams.is_in_first_window(at));
             let reach = at.map_or(want, |at| self.streams.reach(at, page, want));
             let direction = at.map_or(Direction::Up, |at| self.streams.direction(at));
             assert!(reach <= 64, "{reach}");
@@ -223,7 +222,7 @@ impl Reader {
                 self.present.insert(page.index());
             }
             let Some(at) = at else { return };
-            let trigger = self.streams.trigger(at, page, count, want, touched).filter(|_| is_first || has_trigger);
+            let trigger = self.streams.trigger(at, page, count, touched).filter(|_| has_trigger);
             let given = self.streams.give(at, page, count, want);
             if let Some(i) = trigger.and_then(|from| pages.iter().find(|i| **i >= from)) {
                 let trigger = direction.step(page, *i);
