@@ -292,8 +292,9 @@ impl Cache {
         let reads = head.reads.load(Relaxed);
         let due = reads >= (self.sets * SET_PAGES / JUDGED_PART).max(JUDGED_LEAST);
         let since = time.wrapping_sub(head.judged.load(Relaxed));
-        let idle = since >= IDLE_MS && u64::from(reads) * u64::from(IDLE_MS) <= u64::from(JUDGED_LEAST) * u64::from(since);
-        if !due && !(idle && wanted && now > 0) {
+        let is_rarely_read = u64::from(reads) * u64::from(IDLE_MS) <= u64::from(JUDGED_LEAST) * u64::from(since);
+        let goes = wanted && now > 0 && since >= IDLE_MS && is_rarely_read;
+        if !due && !goes {
             return None;
         }
         head.reads.store(0, Relaxed);
