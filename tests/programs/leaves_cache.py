@@ -14,8 +14,8 @@ LEAST = 1 << 20
 
 def shares() -> bool:
     with open("/proc/self/maps") as maps:
-        shared = [line.split("-", 1)[0:2] for line in maps if "rw-s" in line and "/dev/zero" in line]
-    return any(int(end.split()[0], 16) - int(start, 16) >= LEAST for start, end in shared)
+        ranges = [line.split()[0].split("-") for line in maps if "rw-s" in line and "/dev/zero" in line]
+    return any(int(end, 16) - int(start, 16) >= LEAST for start, end in ranges)
 
 
 class Filter(ctypes.Structure):

@@ -265,21 +265,16 @@ impl Family {
     pub fn claim(&self) -> Result<(), Errno> {
         // SAFETY: a parent's list, if any.
         unsafe { area::renew_shared(&raw const *self.robust as usize, size_of::<RobustList>()) }?;
-        let reserved = self.id();
-        if reserved != MemberId::NOBODY {
-            self.enlist(self.entry());
-            if self.shares.claim(reserved, sys::gettid()) {
-                self.shares.set_left(reserved, self.left_cache.load(Relaxed));
-                return Ok(());
-            }
-        }
-        let claim = |_, member: &'static Member| {
+        let enlist = |_, member: &'static Member| {
             self.enlist(member);
             sys::gettid()
         };
-        let id = self.shares.reserve_as(MemberId::NOBODY, self.program(), claim).ok_or(libc::EAGAIN)?;
-        self.set_id(id);
-        self.shares.set_left(id, self.left_cache.load(Relaxed));
+        let reserved = self.id();
+        if reserved == MemberId::NOBODY || !self.shares.claim(reserved, enlist(reserved, self.entry())) {
+            let id = self.shares.reserve_as(MemberId::NOBODY, self.program(), enlist).ok_or(libc::EAGAIN)?;
+            self.set_id(id);
+        }
+        self.shares.set_left(self.id(), self.left_cache.load(Relaxed));
         Ok(())
     }
 

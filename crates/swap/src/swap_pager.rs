@@ -378,7 +378,7 @@ impl Pager for SwapPager {
     }
 
     fn memory_has_room(&self) -> bool {
-        self.devices.all.iter().any(|device| device.memory.is_some() && device.gives())
+        self.devices.in_use().any(|d| d.gives() && d.memory.is_some())
     }
 
     fn is_unwelcome(&self, page: PageId) -> bool {

@@ -392,9 +392,8 @@ impl<P: Pager> Vm<P> {
         if let Some((slot, stored)) = self.pager.stored(page) {
             self.pool_size.compared(stored != tag);
             // on a device it would stay for ever, however often it is used
-            let takes = self.pool_size.takes() && self.pager.memory_has_room();
-            let moves = takes && !word.passes_memory() && !self.pager.locate(slot).is_memory;
-            if stored == tag && !moves {
+            let may_move = || !word.passes_memory() && !self.pager.locate(slot).is_memory && self.pager.memory_has_room();
+            if stored == tag && !(self.pool_size.takes() && may_move()) {
                 return self.settle_unchanged(page, word, frame);
             }
         }

@@ -376,7 +376,8 @@ impl Streams {
         if s.bursts.is_none() { s.given } else { 0 }
     }
 
-    /// What the stream is given next was asked for by advice, to stay: that is no reader who comes once.
+    /// What the stream is given next was asked for by advice, to stay: that is no reader who comes once, nor one whose first window
+    /// is to show whether it goes on.
     pub fn is_advised(&mut self, at: usize) {
         self.table[at].given = self.window_first;
     }

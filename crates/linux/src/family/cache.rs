@@ -302,9 +302,10 @@ impl Cache {
         let common = head.common.swap(0, Relaxed);
         // of three processes that read the same pages, each finds another's trace at two reads of three
         let share = (u64::from(common) * 5 / 2).min(reads.into());
-        let best = match due {
-            false => 0,
-            true => ((u64::from(WAYS_MAX) * share / u64::from(reads)) as u32).min(self.enough()).min(most / self.sets),
+        let best = if due {
+            ((u64::from(WAYS_MAX) * share / u64::from(reads)) as u32).min(self.enough()).min(most / self.sets)
+        } else {
+            0
         };
         let ways = now / self.sets;
         let ways = match best.abs_diff(ways) {

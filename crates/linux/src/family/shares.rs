@@ -623,12 +623,12 @@ impl<'a> Shares<'a> {
     /// Asks the other members that could do without something, or have more than their part, and one whose program's cache has
     /// pages. `ring` wakes their page daemons.
     pub fn ask(&self, id: MemberId, view: &View, mut ring: impl FnMut(&'a Member)) {
-        let cached = if self.cached() > 0 { MemberId(self.words.cache_of.load()) } else { MemberId::NOBODY };
-        let mut cached = Some(cached).filter(|cached| ![self.program(id), MemberId::NOBODY].contains(cached));
+        let other = |holder: &MemberId| ![MemberId::NOBODY, self.program(id)].contains(holder);
+        let mut cached = Some(MemberId(self.words.cache_of.load())).filter(|holder| other(holder) && self.cached() > 0);
         self.for_each_other(id, |member, other| {
             let part = view.part(other);
             let least = if member.wants.load() == 0 { member.floor.load() } else { part.saturating_add(part / STEP) };
-            let has_cache = cached.is_some_and(|cached| self.program(other) == cached);
+            let has_cache = cached == Some(self.program(other));
             if (member.pages.load() > least || has_cache) && member.asked.load() == 0 {
                 cached = cached.filter(|_| !has_cache);
                 member.asked.store(1);
