@@ -17,7 +17,7 @@ fn pieces_anywhere_in_the_address_space() {
     let program = build(&dir, "chunks.c");
     let swap = swap_option(&dir, "");
     let options = ["--memory", "32M", "--swap", &swap];
-    let r = run(&dir, &options, None, &program, &["anywhere", "500"]);
+    let r = run(&dir, &options, None, &program, &["anywhere", "560"]);
     assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{:?}", r.output);
     assert!(r.stat("hard_faults") > 1000, "{}", r.stats);
     assert!(r.stat("metadata_bytes") < (100 << 20) / 10, "a tenth of what is scattered so: {}", r.stats);
