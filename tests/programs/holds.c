@@ -1,5 +1,5 @@
-// Touches twice its budget (argv[1]: MiB), forks, does so again in parent and child, prints both process ids, and waits for the
-// test's questions.
+// Touches twice its budget (argv[1]: MiB, a power of two), forks, does so again in parent and child, prints both process ids, and
+// waits for the test's questions. No read-ahead finds the next page of this order.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 static void go(volatile char *memory, size_t bytes) {
-    for (int round = 0; round < 3; round++)
-        for (size_t at = 0; at < bytes; at += 4096) memory[at]++;
+    size_t pages = bytes / 4096, page = 0;
+    for (size_t i = 0; i < 3 * pages; i++) {
+        page = (5 * page + 12345) % pages; // each page once in a round
+        memory[4096 * page]++;
+    }
 }
 
 int main(int argc, char **argv) {

@@ -303,12 +303,15 @@ impl Candidate {
     }
 
     /// Decides whether the calling thread is the same-CPU handler. To be called before each wait. `alone`: no other handler polls,
-    /// and the calling thread is bound to no CPU for another reason. Returns whether it has just become the same-CPU handler.
+    /// and the calling thread is bound to no CPU for another reason. Returns whether it has just become the same-CPU handler, even
+    /// if its watcher has ended that already.
     pub fn decide(&mut self, policy: &WakePolicy, alone: bool, anywhere: &[u64; 16]) -> bool {
         let mut on = self.on && alone && policy.same_cpu.handler.load(Acquire) == self.handler;
+        let mut begun = false;
         if self.messages >= MESSAGES {
             self.messages = 0;
-            on = on || self.may && alone && self.thread != 0 && policy.begin(self.handler);
+            begun = !on && self.may && alone && self.thread != 0 && policy.begin(self.handler);
+            on |= begun;
         }
         if on {
             policy.same_cpu.beat.fetch_add(1, Release);
@@ -318,7 +321,8 @@ impl Candidate {
             policy.same_cpu.ordinary.store(false, Release);
             on = self.gives_way(policy);
         }
-        if on == self.on {
+        // one that was ended and begins anew has to give way anew
+        if on == self.on && !begun {
             return false;
         }
         self.on = on && self.gives_way(policy);
@@ -332,7 +336,7 @@ impl Candidate {
                 sys::set_affinity(anywhere);
             }
         }
-        self.on
+        begun
     }
 
     /// Gives way to other threads, unless it was ended meanwhile: then nobody watches. Returns whether it does.
@@ -537,8 +541,7 @@ mod tests {
                     policy.note(of, Some(0));
                     candidate.note(of);
                 });
-                candidate.decide(&policy, !WakePolicy::binds(policy.poller()), &anywhere);
-                candidate.is_on()
+                candidate.decide(&policy, !WakePolicy::binds(policy.poller()), &anywhere) && candidate.is_on()
             };
             with_a_thread(
                 false,
@@ -549,6 +552,10 @@ mod tests {
                     if candidate.may {
                         assert!(messages(&mut candidate, tid));
                         assert_eq!(sys::allowed_cpus(), sys::only_cpu(cpu));
+                        assert_eq!(scheduling_of(0), libc::SCHED_IDLE);
+                        policy.end(false);
+                        sys::give_way(0, false); // as its watcher does
+                        assert!(messages(&mut candidate, tid), "it begins anew before it has noticed its end");
                         assert_eq!(scheduling_of(0), libc::SCHED_IDLE);
                     }
                     policy.end(false);

@@ -46,6 +46,7 @@ fn lock_holds_are_measured() {
             assert!(stat(pid, "--all").lines().any(|line| line.starts_with(lock) && line.contains(" holds ")), "{lock}");
         }
         let core = n(&json["lock_holds"]["core"]["count"]);
+        println!("{core} holds of the core lock, {faults} faults");
         assert!(faults > 1000 && (faults..100 * faults).contains(&core), "{core} holds, {faults} faults");
     }
     drop(child.stdin.take());
