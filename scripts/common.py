@@ -42,7 +42,7 @@ The one fixed allowance; a memory cgroup of budget + ALLOWANCE_BYTES must never 
 SAMPLE_SECONDS = 0.02
 """How often a cgroup's anonymous memory is looked at; the kernel keeps a peak only of everything together."""
 
-LEFT_OVER_SECONDS = 2.0
+LEFT_OVER_SECONDS = 30.0
 """The last processes of an ended run count as left behind after this time."""
 
 STDERR_TAIL_LINES = 20

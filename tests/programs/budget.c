@@ -93,7 +93,7 @@ static int wanted;
 static int use(unsigned char *p, int mib, unsigned salt)
 {
     int most = 0;
-    double end = now() + 20;
+    double end = now() + 120;
     fill(p, mib, salt);
     while (most < wanted && now() < end) {
         look(p, mib, salt);

@@ -67,7 +67,7 @@ pub mod daemon {
     pub use overspill_machine::daemon::{BATCH, Step, buffer_pages, writes};
 
     /// [`overspill_machine::daemon::Daemon`].
-    pub type Daemon = overspill_machine::daemon::Daemon<crate::kernel::Linux, crate::family::Sharing>;
+    pub type Daemon = overspill_machine::daemon::Daemon<crate::kernel::Linux, crate::family::sharing::Sharing>;
 }
 
 /// Files as the home of pages, on Linux.

@@ -445,7 +445,7 @@ mod tests {
                     }
                 }
             });
-            while tid.load(Acquire) == 0 {
+            while tid.load(Acquire) == 0 || !awake && sys::wants_cpu(tid.load(Acquire)) {
                 std::thread::yield_now();
             }
             // the thread must end even if an assertion fails, because the scope waits for it

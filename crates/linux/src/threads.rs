@@ -8,7 +8,7 @@
 use crate::area;
 use crate::credentials::Follower;
 use crate::daemon::Daemon;
-use crate::family::Sharing;
+use crate::family::sharing::Sharing;
 use crate::io::Engine;
 use crate::machine::Machine;
 use crate::same_cpu::Stays;

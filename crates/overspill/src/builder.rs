@@ -11,7 +11,7 @@ use crate::write_back::WriteBack;
 use overspill_linux::credentials::Follower;
 use overspill_linux::daemon::Daemon;
 use overspill_linux::device_spec::{self, DeviceSpec};
-use overspill_linux::family::Sharing;
+use overspill_linux::family::sharing::Sharing;
 use overspill_linux::io::Engine;
 use overspill_linux::lock::{self, Rank};
 use overspill_linux::machine::Delivery;

@@ -537,7 +537,7 @@ fn buffers_are_charged_while_they_are_used() {
         });
         // The buffer of one write stays. Threads that serve themselves keep theirs: 16 pages, and three clusters.
         let kept = (8 + if pager.delivery() == Delivery::InThread { 16 + 3 * 8 } else { 0 }) * PAGE as u64;
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + PATIENCE;
         while buffers() != kept && Instant::now() < until {
             thread::sleep(Duration::from_millis(10));
         }

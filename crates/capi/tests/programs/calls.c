@@ -1008,7 +1008,8 @@ static void *file_worker(void *number)
             }
             break;
         case 4:
-            OK(overspill_file_flush(shared_file, page * PAGE, OVERSPILL_REST));
+            if (i % 8 == 0) /* the same */
+                OK(overspill_file_flush(shared_file, page * PAGE, OVERSPILL_REST));
             break;
         case 5: case 6: case 7: case 8:
             OK(overspill_file_write_at(shared_file, at, &word, 8));

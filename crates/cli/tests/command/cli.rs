@@ -505,7 +505,7 @@ fn a_signal_from_the_program_to_its_parent_does_not_come_back() {
 #[test]
 fn a_program_stopped_from_outside_may_go_on() {
     // SIGSTOP to the program alone does not stop the supervisor, which would then never see the end.
-    let script = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; exit 5";
+    let script = "(while sleep 0.1 && kill -CONT $$ 2> /dev/null; do :; done) & kill -STOP $$; exit 5";
     assert_eq!(unpaged(&["sh", "-c", script]).output().unwrap().status.code(), Some(5));
 }
 

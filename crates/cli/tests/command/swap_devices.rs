@@ -140,12 +140,12 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     let here = places[0].to_str().unwrap();
     let running = churn(&dir, "refused", "16", &["--memory", "16M", "--swap", here], &[]);
     running.wait_until("much in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(20 * MIB)));
+    refused(&running.ask("swapoff", &[here]), 1, &[here, "MiB are on this device", "MiB in memory", "add a device first"]);
     refused(&running.ask("swapon", &[here]), 1, &[here, "has that swap device already"]);
     refused(&running.ask("swapon", &[here, here]), 125, &[here, "named twice"]);
     refused(&running.ask("swapon", &["floppy:/dev/fd0"]), 125, &["floppy", "there are file, block, compressed"]);
     refused(&running.ask("swapon", &["/nonexistent/dir/file"]), 125, &["/nonexistent/dir", "does not exist"]);
     refused(&running.ask("swapoff", &[places[1].to_str().unwrap()]), 1, &["no such swap device", here]);
-    refused(&running.ask("swapoff", &[here]), 1, &[here, "MiB are on this device", "MiB in memory", "add a device first"]);
     assert_eq!(running.device(&places[0]).expect("it is still there")["state"], "on");
 
     // a second program of that name
@@ -295,9 +295,9 @@ fn an_interrupted_swapoff_leaves_a_working_device() {
     // page by page, so that there is time
     let environment = [("OVERSPILL_INJECT", "swapoff_pages=1")];
     let running = churn(&dir, "interrupted", "16", &["--memory", "24M", "--swap", here], &environment);
-    running.wait_until("much in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(20 * MIB)));
     assert!(running.ask("swapon", &[places[1].to_str().unwrap()]).status.success());
     for (signal, status) in [("INT", Some(130)), ("TERM", Some(143)), ("KILL", None)] {
+        running.wait_until("much in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(20 * MIB)));
         let off = Command::new(overspill())
             .args(["swapoff", &running.name, here])
             .stdout(Stdio::piped())

@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::machine;
 
 /// A machine that is charged for `charge` pages, in a family of 2048 pages, of which it has `pages`.
-fn charged(name: &str, charge: u64, pages: u32) -> Option<(Machine, Family)> {
+pub(super) fn charged(name: &str, charge: u64, pages: u32) -> Option<(Machine, Family)> {
     let (machine, _) = machine(name)?;
     let family = Family::new(2048, 100, 24).expect("memory");
     family.shares.give(family.id(), 2048 - pages, MemberId::NOBODY);
@@ -79,47 +79,6 @@ fn a_child_whose_part_is_gone_has_the_limit_of_what_it_gets() {
     }
 }
 
-/// A process that is short for a while takes its turn. If it has as many hard faults then, the turn was in vain, and there is none
-/// for a while.
-#[test]
-fn a_turn_is_worth_it_if_half_of_the_faults_are_gone() {
-    const MS: u64 = 1_000_000;
-    for (faults_a_second, vain) in [(900, true), (400, false)] {
-        let Some((_machine, family)) = charged("turns", 900, 1024) else { return };
-        let other = family.shares.reserve(MemberId::NOBODY).expect("room");
-        let mut sharing = Sharing { wanted: 1, since: (0, 0), ..Sharing::default() };
-        let mut look = |ms: u64, faults: u64, wanting: u32| {
-            let view = View { wanting, ..family.shares.view(family.id(), ms as u32) };
-            sharing.take_turns(&family, &view, true, (ms * MS, faults), u64::MAX);
-            sharing.turn.is_some()
-        };
-        assert!(!look(100, 100, 1) && !look(500, 500, 0) && look(1000, 1000, 1), "for a while, and not alone");
-        assert!(look(2001, 3000, 1), "half of it is over");
-        let end = 1000 + u64::from(TURN_MS);
-        assert!(!look(end, 3000 + faults_a_second * (end - 2001) / 1000, 1));
-        assert_eq!(family.shares.take_turn(other, end as u32 + 1000), !vain);
-    }
-}
-
-/// A program that looks up this and that in a dict, and does nothing else, has as many faults in a second with nearly all of its
-/// pages as with half of them, and does six times as much. Its turns counted as in vain: three of them took 20 s instead of 5.
-#[test]
-fn a_turn_in_which_the_threads_get_on_is_worth_it() {
-    const MS: u64 = 1_000_000;
-    for (before, after, vain) in [(60, 150, false), (60, 80, true), (u64::MAX, 150, true), (60, u64::MAX, false)] {
-        let Some((_machine, family)) = charged("gets-on", 900, 1024) else { return };
-        let other = family.shares.reserve(MemberId::NOBODY).expect("room");
-        let mut sharing = Sharing { wanted: 1, since: (0, 0), ..Sharing::default() };
-        let end = 1000 + u64::from(TURN_MS);
-        for (ms, ran, has_turn) in [(1000, before, true), (2001, before, true), (end, after, false)] {
-            let view = View { wanting: 1, ..family.shares.view(family.id(), ms as u32) };
-            sharing.take_turns(&family, &view, true, (ms * MS, ms), ran);
-            assert_eq!(sharing.turn.is_some(), has_turn);
-        }
-        assert_eq!(family.shares.take_turn(other, end as u32 + 1000), !vain, "{before}, {after}");
-    }
-}
-
 /// Of six processes that were killed and whose memory was taken away at once, three counted as living for ever, with their parts of
 /// the budget: the kernel could not follow a robust list in private memory.
 #[test]
@@ -164,7 +123,7 @@ fn programs_share_one_budget() {
             let Some(machine) = arrived("first", file) else { return };
             assert_eq!(limit(&machine), 2048, "it is alone");
             machine.core.lock().vm.set_reserved(300);
-            let mut sharing = Sharing::default();
+            let mut sharing = sharing::Sharing::default();
             while asked.recv().is_ok() {
                 overspill_machine::daemon::Sharing::step(&mut sharing, &machine);
                 tell.send(limit(&machine)).expect("the other thread waits");

@@ -8,7 +8,7 @@ mod reader;
 use crate::area;
 use crate::daemon::Daemon;
 use crate::device_spec;
-use crate::family::Sharing;
+use crate::family::sharing::Sharing;
 use crate::io::Engine;
 use crate::machine::{Delivery, Machine, Space};
 use crate::ranges::{Flags, Kind, Range};

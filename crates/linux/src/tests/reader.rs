@@ -3,7 +3,7 @@
 use super::{LEN, machine, machine_with};
 use crate::area;
 use crate::daemon::Daemon;
-use crate::family::Sharing;
+use crate::family::sharing::Sharing;
 use crate::io::Engine;
 use crate::kernel::Linux;
 use crate::lock::times_taken;
