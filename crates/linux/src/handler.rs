@@ -221,7 +221,13 @@ impl<'a> Handler<'a> {
             let halt_poll = if self.halt_poll.asks() { halt_poll::SLEEP_NS } else { 1_000_000_000 };
             let buffers = if self.inner.reader.has_buffers() { Linux::UNUSED_NS } else { 1_000_000_000 };
             let patience = self.inner.patience().unwrap_or(halt_poll.min(buffers));
-            self.inner.reader.io.wait(Some(patience));
+            if self.candidate.is_on() && self.is_done() {
+                self.policy.served(); // so that nobody watches a handler whose program sleeps
+                self.inner.reader.io.wait(Some(patience));
+                self.policy.goes_on();
+            } else {
+                self.inner.reader.io.wait(Some(patience));
+            }
             self.reads = 0;
             self.inner.reader.io.check_watches();
         }

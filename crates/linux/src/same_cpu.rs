@@ -196,6 +196,11 @@ impl WakePolicy {
     pub fn served(&self) {
         self.same_cpu.done.store(true, Release);
     }
+
+    /// Notes that the handler goes on.
+    pub fn goes_on(&self) {
+        self.same_cpu.done.store(false, Release);
+    }
 }
 
 /// The watcher's interval, in nanoseconds: the first value at first and after a check without progress; it doubles up to the second
@@ -315,7 +320,7 @@ impl Candidate {
         }
         if on {
             policy.same_cpu.beat.fetch_add(1, Release);
-            policy.same_cpu.done.store(false, Release);
+            policy.goes_on();
         }
         if on && policy.same_cpu.ordinary.load(Acquire) && !policy.same_cpu.daemon_works.load(Acquire) {
             policy.same_cpu.ordinary.store(false, Release);

@@ -224,7 +224,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                 Step::Idle => {
                     self.fruitless = 0;
                     if self.in_flight > 0 {
-                        self.io.wait(Some(10_000_000));
+                        self.io.wait(Some(1_000_000)); // a ring does not end it
                         self.reap(machine);
                         continue;
                     }

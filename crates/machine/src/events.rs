@@ -247,8 +247,8 @@ impl<K: Kernel> Machine<K> {
     /// Wakes the thread of a fault message that was read by a thread that does not serve faults. The faulting thread looks again,
     /// and a handler gets the next message.
     pub fn wake_any(&self, addr: usize) {
-        let map = self.map.read();
-        self.wake(&map, addr & !(PAGE_SIZE - 1), PAGE_SIZE);
+        let waiters = self.waiters(&self.map.read(), addr & !(PAGE_SIZE - 1), PAGE_SIZE);
+        self.wake_waiters(waiters);
     }
 
     /// There is work on the pages of a managed range, to be done in steps.

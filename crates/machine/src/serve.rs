@@ -267,7 +267,9 @@ impl<K: Kernel> Machine<K> {
                 self.find_grown(&mut map, addr);
             }
         }
-        self.wake(&map, addr, PAGE_SIZE);
+        let waiters = self.waiters(&map, addr, PAGE_SIZE);
+        drop(map);
+        self.wake_last(waiters);
     }
 
     /// Whether the page at `addr` has content, in a range or not. Then zeroes may not take its place.
@@ -381,7 +383,8 @@ impl<K: Kernel> Machine<K> {
         self.wake_waiters(waiters);
     }
 
-    fn wake_waiters(&self, waiters: Waiters) {
+    /// The same, not as the last step. => the caller holds no lock of the pager's
+    pub(crate) fn wake_waiters(&self, waiters: Waiters) {
         match self.config.delivery {
             Delivery::Threads => K::wake(waiters.program, waiters.addr, waiters.len),
             Delivery::InThread => self.arrivals.announce(),

@@ -253,6 +253,46 @@ fn a_thread_alone_has_its_handler_on_its_cpu() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// Who watches the handler of a thread alone looks every millisecond while the handler gets nothing done. It did so for ever when
+/// the program slept.
+#[test]
+fn the_pager_sleeps_when_its_program_sleeps() {
+    if !able() {
+        return;
+    }
+    let dir = place("asleep");
+    let program = build(&dir, "pages.c");
+    let mut command = Command::new(overspill());
+    command.args(["run", "--memory", "16M", "--swap", &swap_option(&dir, ""), "--", "sh", "-c", "echo $$; exec $0 64"]).arg(program);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("overspill runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map(|line| line.expect("it can be read"));
+    let pid = lines.next().expect("its process id");
+    assert_eq!(lines.next().as_deref(), Some("fill"));
+    // how often its threads, and those of its pager, have gone to sleep
+    let sleeps = || -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it lives").map(|task| task.expect("a task").path());
+        let status = tasks.filter_map(|task| std::fs::read_to_string(task.join("status")).ok());
+        status.filter_map(|status| status.split_once("voluntary_ctxt_switches:\t")?.1.lines().next()?.parse::<u64>().ok()).sum()
+    };
+    let in_half_a_second = || {
+        let before = sleeps();
+        std::thread::sleep(Duration::from_millis(500));
+        sleeps().saturating_sub(before) // a thread may have ended
+    };
+    let start = Instant::now();
+    loop {
+        let n = in_half_a_second();
+        println!("{n} sleeps in half a second");
+        if n < 100 {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{n} sleeps in half a second");
+    }
+    drop(child.stdin.take());
+    assert!(child.wait().expect("it ends").success());
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// While a program has many faults, its pager asks that idle CPUs poll, where they would halt. It does so only if it may.
 #[test]
 fn idle_cpus_poll_while_there_are_many_faults() {
