@@ -236,8 +236,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A process that is short for a while takes its turn. If it has as many hard faults then, the turn was in vain, and there is none
-    /// for a while.
+    /// A process that is short for a while takes its turn. If it has as many hard faults then, the turn was in vain, and there is
+    /// none for a while.
     #[test]
     fn a_turn_is_worth_it_if_half_of_the_faults_are_gone() {
         for (faults_a_second, vain) in [(900, true), (400, false)] {
@@ -257,8 +257,9 @@ mod tests {
         }
     }
 
-    /// A program that looks up this and that in a dict, and does nothing else, has as many faults in a second with nearly all of its
-    /// pages as with half of them, and does six times as much. Its turns counted as in vain: three of them took 20 s instead of 5.
+    /// A program that looks up this and that in a dict, and does nothing else, has as many faults in a second with nearly all of
+    /// its pages as with half of them, and does six times as much. Its turns counted as in vain: three of them took 20 s instead
+    /// of 5.
     #[test]
     fn a_turn_in_which_the_threads_get_on_is_worth_it() {
         for (before, after, vain) in [(60, 150, false), (60, 80, true), (u64::MAX, 150, true), (60, u64::MAX, false)] {
