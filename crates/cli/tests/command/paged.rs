@@ -263,7 +263,9 @@ fn the_pager_sleeps_when_its_program_sleeps() {
     let dir = place("asleep");
     let program = build(&dir, "pages.c");
     let mut command = Command::new(overspill());
-    command.args(["run", "--memory", "16M", "--swap", &swap_option(&dir, ""), "--", "sh", "-c", "echo $$; exec $0 64"]).arg(program);
+    command
+        .args(["run", "--memory", "16M", "--swap", &swap_option(&dir, ""), "--", "sh", "-c", "echo $$; exec $0 64"])
+        .arg(program);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("overspill runs");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map(|line| line.expect("it can be read"));
     let pid = lines.next().expect("its process id");
