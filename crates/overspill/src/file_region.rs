@@ -207,7 +207,7 @@ impl FileOptions {
 /// - Another region of this process may not have the same pages if one of the two is read-write ([`Error::FileShared`]).
 /// - Others see what has been written. What others write is seen when its page is read the next time
 ///   ([`FileRegion::reload`] has it read again). If both change bytes of the same page, the last who writes the page wins, for all
-///   of its bytes.
+///   of its bytes. A copy-on-write page that was changed, and changed back to what the file had, counts as unchanged.
 /// - If somebody makes the file shorter, pages in memory stay until they are evicted; a touch of a page beyond the end raises
 ///   SIGBUS, as with mmap(2), and copies return [`Error::Lost`]. Changes there are lost ([`Error::FileEnds`] from a flush).
 ///   The page with which the file ends is filled up with zeroes.

@@ -327,8 +327,12 @@ impl<'a> FileThread<'a> {
         let (crashes, there) = (self.habits.crashes > 0, self.files.homes().byte(region.fd, region.first + i));
         let last = self.written.entry((region.fd, region.first + i)).or_insert(if crashes { there | 1 } else { 1 });
         *last = last.wrapping_add(2);
-        // (a page of zeroes in a file's private changes is not dropped as other zeroes are)
-        let byte = if region.access == Access::CopyOnWrite && *last % 8 == 1 { 0 } else { *last };
+        // (a page of zeroes in a file's private changes is not dropped as other zeroes are, unless its file had zeroes)
+        let had_zeroes = || {
+            let seen = region.pages.borrow()[i as usize].seen;
+            self.files.homes().version_of(region.fd, region.first + i, 0, seen).is_some()
+        };
+        let byte = if region.access == Access::CopyOnWrite && *last % 8 == 1 && !had_zeroes() { 0 } else { *last };
         {
             let page = &mut region.pages.borrow_mut()[i as usize];
             page.since.push(byte); // write-back may write it before the call returns
