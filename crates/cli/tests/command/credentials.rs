@@ -1,6 +1,6 @@
 //! Programs that give up rights under `overspill run`: no process gains a right.
 
-use crate::common::{able, build, overspill, place};
+use crate::common::{PATIENCE, able, build, overspill, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{BufRead, BufReader};
@@ -266,7 +266,7 @@ fn an_impostor_is_told_nothing() {
     let pid = pid.trim().to_owned();
     let start = std::time::Instant::now();
     while !Command::new(overspill()).args(["swaps", &pid]).output().expect("overspill runs").status.success() {
-        assert!(start.elapsed().as_secs() < 300, "it has no control socket");
+        assert!(start.elapsed() < PATIENCE, "it has no control socket");
         std::thread::sleep(std::time::Duration::from_millis(20)); // polling, with a limit
     }
     let others_too = rustix::process::geteuid().is_root();
