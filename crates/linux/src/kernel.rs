@@ -76,6 +76,9 @@ impl overspill_machine::kernel::Host<Linux> for Host {
     fn served(&self) {
         self.wake_policy.served();
     }
+    fn waits(&self, more: i32) {
+        self.wake_policy.waits(more);
+    }
     fn threads_run(&self, thousandths: u64) {
         self.wake_policy.threads_run(thousandths);
     }

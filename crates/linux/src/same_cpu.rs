@@ -17,7 +17,7 @@
 use crate::io::Spun;
 use crate::sys::{self, futex_wait};
 use crate::wake_policy::WakePolicy;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// What the same-CPU handler and the handler that watches it share.
 #[derive(Debug, Default)]
@@ -30,6 +30,8 @@ pub struct SameCpu {
     beat: AtomicU32,
     /// The handler has nothing to do, or nothing that another thread waits for.
     done: AtomicBool,
+    /// Faults that wait for a read, or to be tried again, whoever serves them.
+    waiting: AtomicI32,
     /// Another handler watches it.
     watched: AtomicBool,
     /// When it began (CLOCK_MONOTONIC, in nanoseconds).
@@ -69,6 +71,7 @@ impl SameCpu {
     pub(crate) fn reset(&self) {
         self.handler.store(0, Relaxed);
         self.cpu.store(0, Relaxed);
+        self.waiting.store(0, Relaxed);
         self.watched.store(false, Relaxed);
         self.daemon_works.store(false, Relaxed);
     }
@@ -134,6 +137,7 @@ impl WakePolicy {
         same_cpu.since.store(now, Relaxed);
         same_cpu.several.store(false, Relaxed);
         same_cpu.done.store(false, Relaxed);
+        same_cpu.ordinary.store(false, Relaxed);
         same_cpu.handler.store(handler, Release);
         // one of the others must watch; if all of them were just called to poll, there is no same-CPU handler
         let watched = self.call_watcher();
@@ -169,14 +173,13 @@ impl WakePolicy {
         }
     }
 
-    /// The page daemon has worked for long and goes on, or it is about to sleep. It stays on the CPU of the handler, which would
+    /// The page daemon has worked for long and goes on (it says so at each of its turns), or it is about to sleep. It stays on the CPU of the handler, which would
     /// get a 341st part of it. So a handler of several threads is an ordinary thread meanwhile. It gives way again by itself.
     pub fn daemon_works(&self, works: bool) {
         let same_cpu = &self.same_cpu;
         let handler = same_cpu.handler.load(Acquire);
         same_cpu.daemon_works.store(works, Release);
-        if works && handler != 0 && same_cpu.several.load(Relaxed) {
-            same_cpu.ordinary.store(true, Release);
+        if works && handler != 0 && same_cpu.several.load(Relaxed) && !same_cpu.ordinary.swap(true, SeqCst) {
             sys::give_way(handler, false);
         }
     }
@@ -192,9 +195,14 @@ impl WakePolicy {
         self.same_cpu.idle.store(thousandths < SEVERAL_RUN, Relaxed);
     }
 
-    /// Notes that the work for the threads that are about to be woken is done.
+    /// Notes that the work for the threads that are about to be woken is done. While others wait, there is more.
     pub fn served(&self) {
-        self.same_cpu.done.store(true, Release);
+        self.same_cpu.done.store(self.same_cpu.waiting.load(Relaxed) <= 0, Release);
+    }
+
+    /// Notes that so many more faults wait, or fewer.
+    pub fn waits(&self, more: i32) {
+        self.same_cpu.waiting.fetch_add(more, Relaxed);
     }
 
     /// Notes that the handler goes on.
@@ -344,11 +352,12 @@ impl Candidate {
         begun
     }
 
-    /// Gives way to other threads, unless it was ended meanwhile: then nobody watches. Returns whether it does.
+    /// Gives way to other threads, unless it was ended meanwhile: then nobody watches. Nor does it if the page daemon has just made
+    /// it an ordinary thread. Returns whether it is still the same-CPU handler.
     fn gives_way(&self, policy: &WakePolicy) -> bool {
         sys::give_way(0, true);
         let is_it = policy.same_cpu.handler.load(Acquire) == self.handler;
-        if !is_it {
+        if !is_it || policy.same_cpu.ordinary.load(SeqCst) {
             sys::give_way(0, false);
         }
         is_it
@@ -477,7 +486,7 @@ mod tests {
             true,
             || sys::give_way(0, true),
             |tid| {
-                // `done`, and a message that it does not read
+                // `done` as far as faults go that have been read, and perhaps a message that it does not read
                 let starve = |policy: &WakePolicy, done: bool, readable: bool| {
                     let before = policy.poller();
                     assert!(policy.begin(tid));
@@ -490,7 +499,8 @@ mod tests {
                         policy.served();
                     }
                     policy.same_cpu.cpu.store(1, Relaxed);
-                    assert_eq!(policy.wait(seen, || readable), readable || !done);
+                    let has_work = !done || policy.same_cpu.waiting.load(Relaxed) > 0;
+                    assert_eq!(policy.wait(seen, || readable), readable || has_work);
                     assert_eq!((scheduling_of(tid), policy.same_cpu.handler.load(Acquire)), (libc::SCHED_OTHER, 0));
                     assert_eq!(sys::allowed_cpus(), anywhere, "who watched stays off that CPU no longer");
                 };
@@ -501,6 +511,12 @@ mod tests {
                 starve(&policy, false, false);
                 let pause = policy.same_cpu.pause.load(Relaxed);
                 assert!(PAUSE_NS.contains(&pause));
+                // it has served one thread, which computes, and another waits for a read
+                policy.same_cpu.again.store(0, Relaxed);
+                policy.waits(1);
+                starve(&policy, true, false);
+                policy.waits(-1);
+                let pause = policy.same_cpu.pause.load(Relaxed);
                 // nothing to do at all: it ends, and there is no pause
                 policy.same_cpu.again.store(0, Relaxed);
                 starve(&policy, true, false);
@@ -531,6 +547,32 @@ mod tests {
                 assert_eq!((policy.same_cpu.again.load(Relaxed), looks.get() > 10), (0, true));
             },
         );
+    }
+
+    /// A handler of several threads that began while the page daemon worked was not told, got no CPU, and was ended with a pause.
+    #[test]
+    fn the_page_daemon_gets_by_with_a_handler_of_several_threads() {
+        if !sys::may_be_ordinary_again() {
+            println!("NOT RUN: the_page_daemon_gets_by_with_a_handler_of_several_threads: needs CAP_SYS_NICE");
+            assert!(std::env::var_os("CI").is_none());
+            return;
+        }
+        let policy = WakePolicy::default();
+        let candidate = Candidate::here(&policy);
+        (0..=ALONE).for_each(|_| policy.note(7, Some(0)));
+        for several in [false, true] {
+            policy.daemon_works(true);
+            assert!(policy.begin(candidate.handler) && candidate.gives_way(&policy));
+            policy.same_cpu.several.store(several, Relaxed);
+            assert_eq!(scheduling_of(0), libc::SCHED_IDLE);
+            let expected = if several { libc::SCHED_OTHER } else { libc::SCHED_IDLE };
+            policy.daemon_works(true);
+            assert_eq!(scheduling_of(0), expected);
+            assert!(candidate.gives_way(&policy));
+            assert_eq!(scheduling_of(0), expected, "not before the page daemon sleeps");
+            policy.end(false);
+            assert_eq!(scheduling_of(0), libc::SCHED_OTHER);
+        }
     }
 
     /// The handler goes to the CPU of the thread whose faults it serves, and stays there until somebody ends it.

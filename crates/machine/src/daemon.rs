@@ -395,9 +395,8 @@ impl<K: Kernel, S> Daemon<K, S> {
     /// Offers its CPU, if its turn is over. => no lock is held
     fn give_way(&mut self, machine: &Machine<K>) {
         if self.is_turn_over() {
-            if !core::mem::replace(&mut self.is_long, true) {
-                machine.host.daemon_works(true);
-            }
+            self.is_long = true;
+            machine.host.daemon_works(true); // each time: a handler may have begun to give way meanwhile
             K::yield_now();
             self.offered = K::now_ns();
         }

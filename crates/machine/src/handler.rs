@@ -3,7 +3,7 @@
 
 use crate::errno::Errno;
 use crate::events::MESSAGES;
-use crate::kernel::{Done, Io as _, Kernel};
+use crate::kernel::{Done, Host as _, Io as _, Kernel};
 use crate::machine::Machine;
 use crate::reader::{Reader, TOKEN_OTHER};
 use crate::serve::Served;
@@ -102,15 +102,16 @@ impl<K: Kernel> Handler<K> {
         while self.waiting < DEFERRED_MAX
             && let Some(addr) = self.reader.refused()
         {
-            self.defer(addr, 0);
+            self.defer(machine, addr, 0);
         }
         let retry = core::mem::take(&mut self.waiting);
+        machine.host.waits(-(retry as i32));
         for i in 0..retry {
             let (addr, tid) = self.deferred[i];
             // (what the kernel refuses for one, it refuses for all)
             match self.reader.has_room(1) && !self.refused {
                 true => _ = self.serve(machine, addr, tid),
-                false => self.defer(addr, tid),
+                false => self.defer(machine, addr, tid),
             }
         }
         let longer = self.waiting > 0 && self.waiting == retry && !self.refused;
@@ -142,24 +143,25 @@ impl<K: Kernel> Handler<K> {
         let served = machine.serve(addr, if self.waiting < HELD_MAX { tid } else { 0 });
         match served {
             Served::Done | Served::Busy | Served::Lost => {}
-            Served::Held => self.defer(addr, tid),
+            Served::Held => self.defer(machine, addr, tid),
             Served::Refused => {
                 self.refused = true;
-                self.defer(addr, tid);
+                self.defer(machine, addr, tid);
             }
             Served::Read(read) | Served::DoneReadAhead(read) => self.reader.start(machine, read),
             Served::NoMemory => {
                 machine.status.counters.throttled_faults.add(1);
                 machine.ring_daemon();
-                self.defer(addr, tid);
+                self.defer(machine, addr, tid);
             }
             Served::NotOurs => machine.serve_unmanaged(addr),
         }
         served
     }
 
-    fn defer(&mut self, addr: usize, tid: u32) {
+    fn defer(&mut self, machine: &Machine<K>, addr: usize, tid: u32) {
         self.deferred[self.waiting] = (addr, tid);
         self.waiting += 1;
+        machine.host.waits(1);
     }
 }

@@ -548,9 +548,11 @@ pub trait Host<K: Kernel>: Send + Sync {
     }
     /// A fault has been served, except that its thread is not woken yet.
     fn served(&self) {}
+    /// So many more faults wait for a read, or to be tried again. Negative: so many fewer.
+    fn waits(&self, _more: i32) {}
     /// The threads that read pages lately got this much processor time, in thousandths of one processor; `u64::MAX`: not known.
     fn threads_run(&self, _: u64) {}
-    /// The page daemon has worked for long and goes on, or it is about to sleep.
+    /// The page daemon has worked for long and goes on (told at each of its turns), or it is about to sleep.
     fn daemon_works(&self, _: bool) {}
     /// Whether the thread runs on the CPU of a handler that gives way to it.
     fn shares_cpu(&self) -> bool {

@@ -371,6 +371,11 @@ pub fn count_io<K: Kernel>(
     ns
 }
 
+/// How many faults wait for a read: one, or none if it is ahead of need.
+fn waits(read: &Read) -> i32 {
+    i32::from(read.op.touched().is_some())
+}
+
 impl<K: Kernel> Reader<K> {
     /// Makes a reader with I/O of its own.
     ///
@@ -429,6 +434,7 @@ impl<K: Kernel> Reader<K> {
     /// Starts a read, and the reads of the rest of its window, as soon as there are buffers for them. Pages on a compressed device
     /// are read at once. => [`Reader::has_room`]
     pub fn start(&mut self, machine: &Machine<K>, read: Read) {
+        machine.host.waits(waits(&read));
         self.queue(read);
         self.start_next(machine);
     }
@@ -471,6 +477,7 @@ impl<K: Kernel> Reader<K> {
         if op.location.is_memory {
             let since = K::now_ns();
             let buffer = self.buffers.at(flight);
+            machine.host.waits(-waits(&read));
             // SAFETY: a free flight's buffer, which nobody else hands out; it has room for the cluster.
             let after = unsafe {
                 machine.load(op.location, op.count, op.wanted, buffer);
@@ -485,6 +492,7 @@ impl<K: Kernel> Reader<K> {
                 let (mut stored, mut right) = ([Tag::UNKNOWN; CLUSTER_PAGES_MAX], [false; CLUSTER_PAGES_MAX]);
                 (stored[0], right[0]) = (op.expected, true);
                 let checked = Checked { read: completion::Arrived { good: 1, beyond: 0, result: Ok(PAGE_SIZE) }, stored, right };
+                machine.host.waits(-waits(&read));
                 // SAFETY: as above.
                 let after = unsafe { place(machine, &read, buffer, None, &checked, |_, next| Some(next)) };
                 return self.note_refused(machine, after).or_else(|| if op.is_sampled() { None } else { self.more(machine, op) });
@@ -611,6 +619,7 @@ impl<K: Kernel> Reader<K> {
         // At once: a simulated machine that panics below has its reader dropped, which waits for what is in flight.
         let flight = self.flights[at].take().expect("a read in flight");
         self.in_flight -= 1;
+        machine.host.waits(-waits(&flight.read));
         let mut issued = None;
         let issue = |core: &mut Core, next: Read| match self.free_buffer(next.op.count) {
             // with plain I/O the read would happen here, under locks
@@ -671,10 +680,10 @@ impl<K: Kernel> Machine<K> {
     /// # Safety
     /// `buffer` has room for `count` pages, page-aligned, and nobody else uses it.
     pub unsafe fn load(&self, from: Location, count: u32, wanted: u128, buffer: *mut u8) {
-        let map = self.map.read();
-        let pool = map.pool.as_ref().expect("a read of it is under way");
         let at = from.slot_at();
         for i in (0..count).filter(|i| wanted >> i & 1 == 1) {
+            let map = self.map.read(); // for each page anew: to unpack all takes long
+            let pool = map.pool.as_ref().expect("a read of it is under way");
             // SAFETY: within the caller's buffer, aligned.
             let page = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
             pool.load(at + i, page);

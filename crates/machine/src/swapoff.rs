@@ -601,11 +601,11 @@ impl<K: Kernel> Worker<K> {
     /// Stores pages of a run that was read in slots of the compressed device. Returns the pages that are still to be written. Pages
     /// that the device refused are not among them: they are not tried again.
     fn store(&mut self, machine: &Machine<K>, flight: usize, run: &MoveRun, left: u128, slots: PageOut) -> u128 {
-        let map = machine.map.read();
         let first = slots.location.slot_at();
         let mut rest = left;
         self.progress.writes += 1;
         for k in 0..slots.count {
+            let map = machine.map.read(); // for each page anew: to pack all takes long
             let i = rest.trailing_zeros();
             rest &= !(1 << i);
             let page = run.page(i);

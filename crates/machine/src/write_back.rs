@@ -136,23 +136,28 @@ impl<K: Kernel> WriteBack<K> {
             let mut core = machine.core.lock();
             pool.coldest(run.count as usize, core.vm.devices(), |page, at| self.found.push((page, at)));
             self.found.sort_unstable(); // neighbouring pages are written side by side
+            let base = core.vm.devices().slot(pool.device(), 0);
             for &(page, at) in &self.found {
-                let from = core.vm.devices().slot(pool.device(), at);
+                let from = Slot(base.0 + at);
                 if let Some(old) = core.vm.write_back_look(page, from) {
                     flight.pages[flight.count] = Moving { page, from, old, new: old };
                     flight.count += 1;
                 }
             }
-            let base = core.vm.devices().slot(pool.device(), 0);
             self.buffers.hold(&mut core, free, flight.count as u32);
             drop(core);
+            drop(map);
             let mut good = 0;
             for i in 0..flight.count {
                 let moving = flight.pages[i];
                 // SAFETY: the first page is within this flight's buffer, which is not in flight. Nothing else uses the second.
                 let (page, scratch) =
                     unsafe { (&mut *((buffer + (good << PAGE_SHIFT)) as *mut PageBytes), &mut *(scratch as *mut PageBytes)) };
-                pool.load(moving.from.0 - base.0, scratch);
+                let at = moving.from.0 - base.0;
+                let map = machine.map.read(); // for each page anew: to unpack all takes long
+                let Some(pool) = map.pool.as_ref().filter(|pool| at < pool.slots) else { break }; // the device is gone
+                pool.load(at, scratch);
+                drop(map);
                 if checksum::of(moving.page, scratch) != moving.old {
                     continue; // it has changed, or it is damaged; the next touch will find that
                 }
@@ -174,8 +179,7 @@ impl<K: Kernel> WriteBack<K> {
         }
         core.vm.launder_issued(flight.count as u32);
         drop(core);
-        let fd = machine.fd_to_write(&map, run.location);
-        drop(map);
+        let fd = machine.fd_to_write(&machine.map.read(), run.location);
         (flight.run, flight.since, flight.busy) = (Some(run), K::now_ns(), true);
         flight.iov = IoVec { base: buffer, len: flight.count << PAGE_SHIFT };
         // SAFETY: the vector lies in `self.flights`, which never moves its elements; the buffer is this flight's until the

@@ -21,6 +21,7 @@ use overspill_simkernel::vma::{LOCKED, Vma};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// The byte that overwrites discarded content.
 const RUBBISH: u8 = 0xDB;
@@ -80,9 +81,17 @@ impl<K: Kernel> Host<K> for Nothing {}
 
 /// As [`Nothing`], and processes leave each other pages. What they find is often wrong: there are few places, and none says which
 /// page it has.
-pub struct Family;
+#[derive(Default)]
+pub struct Family {
+    /// Faults that wait for a read, or to be tried again.
+    pub waiting: AtomicI32,
+}
 
 impl Host<Sim> for Family {
+    fn waits(&self, more: i32) {
+        let before = self.waiting.fetch_add(more, Relaxed);
+        assert!(before + more >= 0, "more faults were served than waited");
+    }
     fn load_common(&self, key: Option<u128>, page: &mut PageBytes) -> bool {
         let world = world();
         let common = world.common.borrow();

@@ -95,7 +95,7 @@ pub fn parts(
         },
         content: Checked { sealed },
         inject: Inject::default(),
-        host: Family,
+        host: Family::default(),
         status,
         program: SimUffd::new(program_of(process)),
         parking: SimUffd::new(park_of(process)),

@@ -144,6 +144,7 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     assert_eq!(devices.deferred(), 0, "slots wait for children that have ended");
     assert_eq!((core.vm.used(), devices.stored(), devices.used()), (0, 0, 0), "frames, pages stored and slots are left");
     assert!(core.vm.is_quiescent(), "something is under way");
+    assert_eq!(machine.host.waiting.load(Relaxed), 0, "faults wait");
     assert_eq!((core.park.used(), core.park.drops()), (0, 0), "parking places are in use, or to be dropped");
     let pool = map.pool.as_ref().map_or(0, |pool| {
         pool.refill(&mut core.vm); // this empties slots that were given up

@@ -462,18 +462,18 @@ impl<K: Kernel, S> Daemon<K, S> {
     /// that do not compress are marked and moved to the end of `dirty`, for a device past memory.
     fn pack(&mut self, machine: &Machine<K>, run: PageOut, at: usize) -> Packing {
         let since = K::now_ns();
-        let map = machine.map.read();
         let first = run.location.slot_at();
-        let pool = map.pool.as_ref().expect("slots of it were given");
-        let mut packer = pool.packer();
         // Order of `dirty[at..]`: stored pages, then refused pages, then pages not yet looked at.
         let (mut stored, mut refused, mut bytes) = (0, 0, 0);
         let mut end = None;
         while stored + refused < run.count as usize && !self.dirty[at + stored + refused].packed {
+            let map = machine.map.read(); // for each page anew: to pack all takes half a millisecond
+            let pool = map.pool.as_ref().expect("slots of it were given");
             let d = &mut self.dirty[at + stored + refused];
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
             let plain = unsafe { &*(machine.parking.addr(d.place) as *const PageBytes) };
             d.tag = checksum::of(d.page, plain);
+            let mut packer = pool.packer();
             let packed = packer.pack(plain);
             let result = pool.store(first + stored as u32, packed);
             match result {
@@ -492,7 +492,8 @@ impl<K: Kernel, S> Daemon<K, S> {
                 }
             }
         }
-        drop(packer);
+        let map = machine.map.read();
+        let pool = map.pool.as_ref().expect("slots of it were given");
         let mut core = machine.core.lock();
         core.vm.counters().pool_refused.add(refused as u64);
         self.dirty[at + stored..at + stored + refused].iter().for_each(|d| core.vm.launder_refused(d.page));
