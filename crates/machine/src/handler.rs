@@ -148,7 +148,17 @@ impl<K: Kernel> Handler<K> {
                 self.refused = true;
                 self.defer(machine, addr, tid);
             }
-            Served::Read(read) | Served::DoneReadAhead(read) => self.reader.start(machine, read),
+            Served::Read(read) => self.reader.start(machine, read),
+            // a device reads while the thread goes on, which may take this CPU; memory would be unpacked here
+            Served::DoneReadAhead(read, waiters) if self.reader.io.is_asynchronous() && !read.op.location.is_memory => {
+                self.reader.start(machine, read);
+                self.reader.io.submit();
+                machine.wake_last(waiters);
+            }
+            Served::DoneReadAhead(read, waiters) => {
+                machine.wake_last(waiters);
+                self.reader.start(machine, read);
+            }
             Served::NoMemory => {
                 machine.status.counters.throttled_faults.add(1);
                 machine.ring_daemon();

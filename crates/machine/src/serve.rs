@@ -16,8 +16,9 @@ use overspill_vm::{Fault, Filled};
 pub enum Served {
     /// The page is there, or its thread was told to look again.
     Done,
-    /// The page is there. This read should be made as well, because the reader will want its pages.
-    DoneReadAhead(Read),
+    /// The page is there. This read should be made as well, because the reader will want its pages. The waiting threads are still to
+    /// be woken ([`Machine::wake_last`]).
+    DoneReadAhead(Read, Waiters),
     /// Another action on the page is under way. Its end wakes the waiting threads.
     Busy,
     /// This read must be made. Its end wakes the waiting threads.
@@ -37,7 +38,7 @@ pub enum Served {
 
 /// Threads that wait for pages, to be woken when the map is no longer held. (The raw descriptor stays valid: only a fork's child
 /// gets another one, and no pager thread goes there.)
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiters {
     program: i32,
     addr: usize,
@@ -202,7 +203,7 @@ impl<K: Kernel> Machine<K> {
                 }
             }
             Fault::Restore { frame, ahead } => match (self.restore(&map, core, addr, page, frame).1, ahead) {
-                (_, Some(op)) => (Served::DoneReadAhead(map.read_of(op.asked_for_by(write))), Some(waiters)),
+                (_, Some(op)) => (Served::DoneReadAhead(map.read_of(op.asked_for_by(write)), waiters), None),
                 (true, None) => (Served::Refused, None),
                 (false, None) => (Served::Done, Some(waiters)),
             },

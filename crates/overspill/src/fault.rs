@@ -195,7 +195,10 @@ pub fn serve(shared: &Shared, addr: usize) -> Ended {
             Served::Lost => return Ended::Lost,
             Served::Busy | Served::Held => machine.arrivals.wait(seen),
             Served::Read(it) => read(shared, it),
-            Served::DoneReadAhead(it) => hand_over(shared, it),
+            Served::DoneReadAhead(it, waiters) => {
+                machine.wake_last(waiters);
+                hand_over(shared, it);
+            }
             Served::NoMemory => {
                 machine.status.counters.throttled_faults.add(1);
                 if shared.manual.is_none() {

@@ -89,7 +89,8 @@ impl Queue {
                     [late, next].into_iter().flatten().for_each(|read| self.hand_over(machine, read));
                     return true;
                 }
-                Served::DoneReadAhead(it) => {
+                Served::DoneReadAhead(it, waiters) => {
+                    machine.wake_last(waiters);
                     self.hand_over(machine, it);
                     return true;
                 }

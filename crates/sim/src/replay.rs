@@ -266,7 +266,7 @@ impl Replay {
         self.machine.drop_places(&self.machine.map.read(), true);
         match served {
             Served::Done | Served::NoMemory => {}
-            Served::Read(read) | Served::DoneReadAhead(read) => self.read(Some(read)),
+            Served::Read(read) | Served::DoneReadAhead(read, _) => self.read(Some(read)),
             Served::Busy => self.await_page(PageId::new(ObjectId(0), at)),
             Served::Held | Served::Lost | Served::NotOurs | Served::Refused => unreachable!("nothing fails"),
         }
