@@ -5,6 +5,7 @@ use super::helper::{CHILDREN_MAX, IDLE, Request};
 use super::threads::allowed_cpus;
 use super::{AGENT, Agent, ControlPlace, HelperState, get};
 use crate::hooks::{self, HookStacks};
+use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
@@ -14,6 +15,7 @@ use overspill_linux::family::Family;
 use overspill_linux::family::shares::MEMBERS_MAX;
 use overspill_linux::io::Engine;
 use overspill_linux::machine::Delivery;
+use overspill_linux::mremap::Hook as _;
 use overspill_linux::native::Piece;
 use overspill_linux::ranges::Flags;
 use overspill_linux::record::Recorder;
@@ -24,7 +26,7 @@ use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::sys::{self, Errno, Fd};
 use overspill_linux::{area, uffd};
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::PAGE_SHIFT;
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
 
@@ -133,11 +135,29 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
     }
 }
 
+// The addresses of the sanitizers' symbols ([`SANITIZERS`]), which are 0 if nobody has them. dlsym(3) would have the program's malloc
+// allocate its error messages, and some programs' malloc works only from `main` on (GCL, in which Maxima runs).
+global_asm!(
+    ".pushsection .data.rel.ro, \"aw\"",
+    ".balign 8",
+    ".hidden overspill_sanitizers",
+    ".globl overspill_sanitizers",
+    "overspill_sanitizers:",
+    ".irp symbol, __asan_init, __hwasan_init, __tsan_init, __msan_init, __lsan_init",
+    ".weak \\symbol",
+    ".quad \\symbol",
+    ".endr",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    static overspill_sanitizers: [usize; SANITIZERS.len()];
+}
+
 /// The constructor. Does nothing without `OVERSPILL_MEMORY`.
 pub fn start() {
-    // SAFETY: looks a name up.
-    let has = |symbol: &core::ffi::CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) }.is_null();
-    if SANITIZERS.iter().any(|(_, _, symbol)| has(symbol)) {
+    // SAFETY: the table below, which the dynamic loader has filled.
+    if unsafe { overspill_sanitizers }.iter().any(|at| *at != 0) {
         return; // (`overspill run` refuses such a program, and a descendant is left alone)
     }
     if variable("LD_PRELOAD").is_some_and(|libraries| libraries.contains("/vgpreload_")) {
@@ -174,6 +194,9 @@ fn reserve_area(memory_bytes: usize) {
     let wanted = (16 << 30) + memory_bytes.saturating_mul(4).min(16 << 40);
     area::reserve(limit(libc::RLIMIT_AS).map_or(wanted, |limit| wanted.min(limit as usize / 2)));
 }
+
+/// The fewest bytes of a program's variables that are paged.
+const STATIC_MIN: u64 = 1 << 20;
 
 /// How much the pager may still map where address space is limited: for the threads of forked children, and for new devices.
 const KEPT_BYTES: usize = 16 << 20;
@@ -358,7 +381,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         status_fd: AtomicI32::new(status_fd),
     }));
     if heap.1 > heap.0 {
-        machine.add_range(Piece { start: heap.0, end: heap.1.next_multiple_of(4096), flags: Flags::NONE });
+        machine.add_range(Piece { start: heap.0, end: heap.1.next_multiple_of(PAGE_SIZE), flags: Flags::NONE });
     }
     // before there are other threads: a thread that sleeps in `syscall()` would return into the middle of a patch
     if let Err(function) = hooks::install() {
@@ -371,6 +394,10 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         fail(&setup::SetupError::Memory(e).to_string());
     }
     agent.family().arrive(machine);
+    // When faults are served: the program's allocator may have its memory there, and libc has just used it. (Without randomisation
+    // of addresses the heap lies next to it, in one mapping.)
+    let (start, end) = static_range();
+    agent.new_range(Piece { start, end: end.min(heap.0), flags: Flags::NONE });
     if limit(libc::RLIMIT_AS).is_some() {
         area::trim(KEPT_BYTES);
     }
@@ -401,6 +428,30 @@ fn heap_range() -> (usize, usize) {
         Some((start, end)) => (parse(start), parse(end)),
         None => (brk, brk),
     }
+}
+
+/// The program's variables that begin as zeroes (.bss), if they take [`STATIC_MIN`] bytes. Those of libraries are not looked for. The
+/// first page is left out: the linker puts libc's variables there that the program uses (copy relocations).
+fn static_range() -> (usize, usize) {
+    /// Takes the first object, which is the program.
+    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut libc::c_void) -> i32 {
+        // SAFETY: what the dynamic loader says of a loaded object, and the pair below.
+        let (info, found) = unsafe { (&*info, &mut *found.cast::<(usize, usize)>()) };
+        // SAFETY: the object's headers, which are mapped for as long as it is.
+        let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        for header in headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_W != 0) {
+            let at = info.dlpi_addr as usize + header.p_vaddr as usize;
+            let page_after = |bytes: u64| (at + bytes as usize).next_multiple_of(PAGE_SIZE);
+            if header.p_memsz - header.p_filesz >= STATIC_MIN {
+                *found = (page_after(header.p_filesz) + PAGE_SIZE, page_after(header.p_memsz));
+            }
+        }
+        1
+    }
+    let mut found = (0, 0);
+    // SAFETY: the function above, and a place for what it finds.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found
 }
 
 /// How many pages may be managed. Under RLIMIT_AS or RLIMIT_DATA a program cannot have more than the limit. The tables are for

@@ -161,6 +161,23 @@ fn a_program_has_a_userfaultfd_of_its_own() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// The pager asked the dynamic loader for symbols that nobody had, and the loader's messages were freed by the program's allocator
+/// before `main`. Maxima's does not work so early: it was ended by SIGSEGV. The test's allocator has its memory in a static array,
+/// which was not paged.
+#[test]
+fn an_allocator_may_work_from_main_on_and_in_a_static_array() {
+    if !able() {
+        return;
+    }
+    let dir = place("own-malloc");
+    let program = build(&dir, "own_malloc.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
+    assert!(r.stat("pages_out") > 8_000, "{}", r.stats);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// The kernel announces a discard once for each mapping, and all announcements but one were kept for two seconds. Meanwhile the
 /// pages could not leave: the program went 32 MiB above its budget, and then its touches waited.
 #[test]
