@@ -173,8 +173,9 @@ impl WakePolicy {
         }
     }
 
-    /// The page daemon has worked for long and goes on (it says so at each of its turns), or it is about to sleep. It stays on the CPU of the handler, which would
-    /// get a 341st part of it. So a handler of several threads is an ordinary thread meanwhile. It gives way again by itself.
+    /// The page daemon has worked for long and goes on (it says so at each of its turns), or it is about to sleep. It stays on the
+    /// CPU of the handler, which would get a 341st part of it. So a handler of several threads is an ordinary thread meanwhile. It
+    /// gives way again by itself.
     pub fn daemon_works(&self, works: bool) {
         let same_cpu = &self.same_cpu;
         let handler = same_cpu.handler.load(Acquire);

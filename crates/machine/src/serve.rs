@@ -16,8 +16,8 @@ use overspill_vm::{Fault, Filled};
 pub enum Served {
     /// The page is there, or its thread was told to look again.
     Done,
-    /// The page is there. This read should be made as well, because the reader will want its pages. The waiting threads are still to
-    /// be woken ([`Machine::wake_last`]).
+    /// The page is there. This read should be made as well, because the reader will want its pages. The waiting threads are still
+    /// to be woken ([`Machine::wake_last`]).
     DoneReadAhead(Read, Waiters),
     /// Another action on the page is under way. Its end wakes the waiting threads.
     Busy,

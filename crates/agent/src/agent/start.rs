@@ -135,8 +135,8 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
     }
 }
 
-// The addresses of the sanitizers' symbols ([`SANITIZERS`]), which are 0 if nobody has them. dlsym(3) would have the program's malloc
-// allocate its error messages, and some programs' malloc works only from `main` on (GCL, in which Maxima runs).
+// The addresses of the sanitizers' symbols ([`SANITIZERS`]), which are 0 if nobody has them. dlsym(3) would have its error messages
+// freed by the program's allocator, and that of some programs works only from `main` on (GCL, in which Maxima runs).
 global_asm!(
     ".pushsection .data.rel.ro, \"aw\"",
     ".balign 8",
@@ -430,8 +430,8 @@ fn heap_range() -> (usize, usize) {
     }
 }
 
-/// The program's variables that begin as zeroes (.bss), if they take [`STATIC_MIN`] bytes. Those of libraries are not looked for. The
-/// first page is left out: the linker puts libc's variables there that the program uses (copy relocations).
+/// The program's variables that begin as zeroes (.bss), if they take [`STATIC_MIN`] bytes. Those of libraries are not looked for.
+/// The first page is left out: the linker puts libc's variables there that the program uses (copy relocations).
 fn static_range() -> (usize, usize) {
     /// Takes the first object, which is the program.
     unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut libc::c_void) -> i32 {
