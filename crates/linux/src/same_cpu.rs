@@ -471,14 +471,22 @@ mod tests {
         });
     }
 
+    /// Whether a handler may be the same-CPU handler here.
+    fn able(test: &str) -> bool {
+        let able = sys::may_be_ordinary_again();
+        if !able {
+            println!("NOT RUN: {test}: needs CAP_SYS_NICE");
+            assert!(std::env::var_os("CI").is_none());
+        }
+        able
+    }
+
     /// A thread that gives way to others may get no CPU for a second, and threads that wait for it wait as long. So it must be
     /// found and made an ordinary thread. (Here the thread runs and makes no progress: a test cannot take the CPU away for so
     /// long.)
     #[test]
     fn a_handler_that_does_not_get_on_is_made_ordinary() {
-        if !sys::may_be_ordinary_again() {
-            println!("NOT RUN: a_handler_that_does_not_get_on_is_made_ordinary: needs CAP_SYS_NICE");
-            assert!(std::env::var_os("CI").is_none());
+        if !able("a_handler_that_does_not_get_on_is_made_ordinary") {
             return;
         }
         let (policy, anywhere) = (WakePolicy::default(), sys::allowed_cpus());
@@ -553,9 +561,7 @@ mod tests {
     /// A handler of several threads that began while the page daemon worked was not told, got no CPU, and was ended with a pause.
     #[test]
     fn the_page_daemon_gets_by_with_a_handler_of_several_threads() {
-        if !sys::may_be_ordinary_again() {
-            println!("NOT RUN: the_page_daemon_gets_by_with_a_handler_of_several_threads: needs CAP_SYS_NICE");
-            assert!(std::env::var_os("CI").is_none());
+        if !able("the_page_daemon_gets_by_with_a_handler_of_several_threads") {
             return;
         }
         let policy = WakePolicy::default();

@@ -135,23 +135,28 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
     }
 }
 
-// The addresses of the sanitizers' symbols ([`SANITIZERS`]), which are 0 if nobody has them. dlsym(3) would have its error messages
-// freed by the program's allocator, and that of some programs works only from `main` on (GCL, in which Maxima runs).
-global_asm!(
-    ".pushsection .data.rel.ro, \"aw\"",
-    ".balign 8",
-    ".hidden overspill_sanitizers",
-    ".globl overspill_sanitizers",
-    "overspill_sanitizers:",
-    ".irp symbol, __asan_init, __hwasan_init, __tsan_init, __msan_init, __lsan_init",
-    ".weak \\symbol",
-    ".quad \\symbol",
-    ".endr",
-    ".popsection",
-);
+/// The addresses of these symbols, in a table that the dynamic loader fills: 0 if nobody has one.
+macro_rules! table_of_addresses {
+    ($($symbol:literal),*) => {
+        global_asm!(
+            ".pushsection .data.rel.ro, \"aw\"",
+            ".balign 8",
+            ".hidden overspill_sanitizers",
+            ".globl overspill_sanitizers",
+            "overspill_sanitizers:",
+            $(concat!(".weak ", $symbol, "\n.quad ", $symbol),)*
+            ".popsection",
+        );
+        const SYMBOLS: [&str; SANITIZERS.len()] = [$($symbol),*];
+    };
+}
+
+// Those of `SANITIZERS`. dlsym(3) would have its error messages freed by the program's allocator, and that of some programs works
+// only from `main` on (GCL, in which Maxima runs).
+table_of_addresses!("__asan_init", "__hwasan_init", "__tsan_init", "__msan_init", "__lsan_init");
 
 unsafe extern "C" {
-    static overspill_sanitizers: [usize; SANITIZERS.len()];
+    static overspill_sanitizers: [usize; SYMBOLS.len()];
 }
 
 /// The constructor. Does nothing without `OVERSPILL_MEMORY`.
@@ -194,9 +199,6 @@ fn reserve_area(memory_bytes: usize) {
     let wanted = (16 << 30) + memory_bytes.saturating_mul(4).min(16 << 40);
     area::reserve(limit(libc::RLIMIT_AS).map_or(wanted, |limit| wanted.min(limit as usize / 2)));
 }
-
-/// The fewest bytes of a program's variables that are paged.
-const STATIC_MIN: u64 = 1 << 20;
 
 /// How much the pager may still map where address space is limited: for the threads of forked children, and for new devices.
 const KEPT_BYTES: usize = 16 << 20;
@@ -380,9 +382,6 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         status,
         status_fd: AtomicI32::new(status_fd),
     }));
-    if heap.1 > heap.0 {
-        machine.add_range(Piece { start: heap.0, end: heap.1.next_multiple_of(PAGE_SIZE), flags: Flags::NONE });
-    }
     // before there are other threads: a thread that sleeps in `syscall()` would return into the middle of a patch
     if let Err(function) = hooks::install() {
         fail(&format!(
@@ -394,10 +393,12 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         fail(&setup::SetupError::Memory(e).to_string());
     }
     agent.family().arrive(machine);
-    // When faults are served: the program's allocator may have its memory there, and libc has just used it. (Without randomisation
-    // of addresses the heap lies next to it, in one mapping.)
+    // Not before faults are served, because libc has just used the program's allocator. (Without randomisation of addresses the
+    // heap lies next to the static arrays, and may be one mapping with them.)
     let (start, end) = static_range();
-    agent.new_range(Piece { start, end: end.min(heap.0), flags: Flags::NONE });
+    for (start, end) in [(start, end.min(heap.0)), (heap.0, heap.1.next_multiple_of(PAGE_SIZE))] {
+        agent.new_range(Piece { start, end, flags: Flags::NONE });
+    }
     if limit(libc::RLIMIT_AS).is_some() {
         area::trim(KEPT_BYTES);
     }
@@ -429,6 +430,9 @@ fn heap_range() -> (usize, usize) {
         None => (brk, brk),
     }
 }
+
+/// The fewest bytes of a program's variables that are paged.
+const STATIC_MIN: u64 = 1 << 20;
 
 /// The program's variables that begin as zeroes (.bss), if they take [`STATIC_MIN`] bytes. Those of libraries are not looked for.
 /// The first page is left out: the linker puts libc's variables there that the program uses (copy relocations).

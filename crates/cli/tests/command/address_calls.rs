@@ -3,7 +3,7 @@
 //! reports what is wrong.
 
 use crate::common::{able, build, place};
-use crate::runs::{Run, no_swap_file_left, run, swap_option};
+use crate::runs::{Run, finds_all_bytes_right, no_swap_file_left, run, swap_option};
 
 /// Runs one case in a budget of 16 MiB, if the machine can.
 fn case(name: &str) -> Option<Run> {
@@ -150,15 +150,7 @@ fn freed_memory_that_the_kernel_drops_is_zero() {
 /// Memory can be registered with one userfaultfd only, and the pager had registered it: a program that uses one itself got EBUSY.
 #[test]
 fn a_program_has_a_userfaultfd_of_its_own() {
-    if !able() {
-        return;
-    }
-    let dir = place("own-uffd");
-    let program = build(&dir, "own_uffd.c");
-    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
-    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
-    no_swap_file_left(&dir);
-    std::fs::remove_dir_all(&dir).expect("cleanup");
+    finds_all_bytes_right("own_uffd.c");
 }
 
 /// The pager asked the dynamic loader for symbols that nobody had, and the loader's messages were freed by the program's allocator
@@ -166,16 +158,8 @@ fn a_program_has_a_userfaultfd_of_its_own() {
 /// which was not paged.
 #[test]
 fn an_allocator_may_work_from_main_on_and_in_a_static_array() {
-    if !able() {
-        return;
-    }
-    let dir = place("own-malloc");
-    let program = build(&dir, "own_malloc.c");
-    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
-    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
+    let Some(r) = finds_all_bytes_right("own_malloc.c") else { return };
     assert!(r.stat("pages_out") > 8_000, "{}", r.stats);
-    no_swap_file_left(&dir);
-    std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
 /// The kernel announces a discard once for each mapping, and all announcements but one were kept for two seconds. Meanwhile the

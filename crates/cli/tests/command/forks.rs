@@ -1,7 +1,7 @@
 //! Forks of all kinds under `overspill run`.
 
 use crate::common::{able, build, overspill, patiently, place};
-use crate::runs::{Run, no_swap_file_left, run, swap_option};
+use crate::runs::{Run, finds_all_bytes_right, no_swap_file_left, run, swap_option};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -10,16 +10,8 @@ use std::process::Command;
 /// when the function that was given to `clone()` returned, the pager's threads kept the child alive for ever.
 #[test]
 fn children_of_clone_find_everything() {
-    if !able() {
-        return;
-    }
-    let dir = place("clones");
-    let program = build(&dir, "clones.c");
-    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
-    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
+    let Some(r) = finds_all_bytes_right("clones.c") else { return };
     assert!(r.stat("forks") == 7 && r.stat("pages_out") > 1000, "{}", r.stats);
-    no_swap_file_left(&dir);
-    std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
 /// Runs `family` with these arguments, at 16 MiB, with this option of the swap file.
@@ -114,15 +106,7 @@ fn generations_of_forks() {
 /// never reported: its parent waited for 19 s, and then found old content in a new mapping.
 #[test]
 fn a_process_that_shares_the_memory_may_be_killed() {
-    if !able() {
-        return;
-    }
-    let dir = place("sharers");
-    let program = build(&dir, "sharers.c");
-    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
-    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
-    no_swap_file_left(&dir);
-    std::fs::remove_dir_all(&dir).expect("cleanup");
+    finds_all_bytes_right("sharers.c");
 }
 
 /// The kernel counts the pager's threads as the program's, and a program of several threads may not enter a user namespace. So

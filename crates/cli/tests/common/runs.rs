@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // each file of tests uses some of it
 
-use crate::common::{overspill, patiently};
+use crate::common::{able, build, overspill, patiently, place};
 use std::path::Path;
 use std::process::Output;
 
@@ -24,6 +24,20 @@ impl Run {
     pub fn stat(&self, name: &str) -> u64 {
         self.stats[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.stats))
     }
+}
+
+/// Runs the program of this source in `tests/programs` in a budget of 16 MiB, if the machine can. It says that all bytes are right.
+pub fn finds_all_bytes_right(source: &str) -> Option<Run> {
+    if !able() {
+        return None;
+    }
+    let dir = place(source.trim_end_matches(".c"));
+    let program = build(&dir, source);
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+    Some(r)
 }
 
 /// Runs `program args` under Overspill; kills it when it hangs.
