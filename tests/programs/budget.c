@@ -8,6 +8,7 @@
  *   nested N MIB W   each process forks the next and waits with its memory filled; the last one takes its turn first
  *   both MIB N       two processes fill MIB MiB each, at least N times
  *   crowd N W        the same in the parent, after N children that lived at the same time have been killed
+ *   idle MIB W       fills MIB MiB, closes the standard output, and checks them at the end of the standard input
  *   alike N MIB      the parent, and then N children at a time, read MIB MiB that compress well, in a random order of their own,
  *                    four times as often as there are pages
  *
@@ -280,6 +281,18 @@ static void alike(int n, int mib)
         join(pids[k], 0);
 }
 
+static void idle(int mib)
+{
+    char byte;
+    unsigned char *p = room(mib);
+    fill(p, mib, 3);
+    close(1);
+    if (read(0, &byte, 1) != 0)
+        fail("read");
+    look(p, mib, 3);
+    _exit(0);
+}
+
 static void crowd(int n)
 {
     pid_t pids[1000];
@@ -319,6 +332,8 @@ int main(int argc, char **argv)
         both(a, b);
     else if (!strcmp(what, "alike"))
         alike(a, b);
+    else if (!strcmp(what, "idle"))
+        idle(a);
     else if (!strcmp(what, "crowd"))
         crowd(a);
     else

@@ -312,13 +312,15 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             }
         }
         self.write_back(machine, false);
-        let (demand, native, room, available, listed) = {
+        let (demand, adopts, room, available, listed) = {
             let core = machine.core.lock();
             core.vm.show_policies(machine.status);
             let vm = &core.vm;
-            (vm.demand(), vm.reserved(), vm.room(), vm.available(), vm.listed() + vm.watched())
+            // memory that is left to the kernel is not known page by page: if that is all there is, nothing is asked for
+            let adopts = vm.reserved() > 0 && (vm.wants_daemon() || !vm.demand().is_none());
+            (vm.demand(), adopts, vm.room(), vm.available(), vm.listed() + vm.watched())
         };
-        if demand.is_none() {
+        if demand.is_none() && !adopts {
             return match (room > 0, self.in_flight > 0) {
                 (true, _) => Step::Idle,
                 (false, true) => Step::Waiting,
@@ -326,7 +328,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                 (false, false) => Step::Stuck,
             };
         }
-        if native > 0 {
+        if adopts {
             machine.adopt_piece(&mut machine.map.write(), 0, usize::MAX);
             return Step::Worked;
         }

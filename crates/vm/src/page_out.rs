@@ -163,7 +163,7 @@ impl<P: Pager> Vm<P> {
 
     /// Whether the daemon should be woken, and there is something that it can do.
     pub fn has_work(&self) -> bool {
-        self.wants_daemon() && !self.demand().is_none()
+        self.wants_daemon() && (self.reserved > 0 || !self.demand().is_none())
     }
 
     /// The kernel tells whether pages are used while they are watched (or not, from now on).

@@ -84,6 +84,18 @@ fn a_shells_program_gets_nearly_all() {
     assert!(had.len() == 1 && had[0] >= 24, "{had:?}");
 }
 
+/// A program whose memory was left to the kernel, because it fits, gave nothing of it to others, however little it did. A client
+/// that waits for its server kept the server short.
+#[test]
+fn a_program_that_waits_gives_what_was_left_to_the_kernel() {
+    let line = r#"
+        mkfifo "$0/go" "$0/filled"
+        "$1" idle 12 0 <"$0/go" >"$0/filled" & exec 9>"$0/go" && cat "$0/filled"
+        "$@" && exec 9>&- && wait $!"#;
+    let Some(had) = workers_of("budget-idle", "40M", &["turns", "0", "48", "30"], Some(line)) else { return };
+    assert!(had.len() == 1 && had[0] >= 30, "{had:?}");
+}
+
 /// Two programs, each started by exec, had the whole budget each.
 #[test]
 fn two_programs_that_work_have_a_part_each() {
