@@ -14,8 +14,9 @@
 //! would have lost them, too. Otherwise whether it pays is measured, not predicted. The measure is the processor time that the
 //! faulting threads get per second of wall time, before and with the token. The token is tried only where they get so little of one
 //! processor that a thread by itself could have more. It is given up when they do not get clearly more, for longer each time, or
-//! until they get so little that what they got with the token would be clearly more. A holder that neither faults nor runs passes
-//! the token on at once. The measure cannot tell work from a thread that spins until another one gets on. That other thread may
+//! until they get so little that what they got with the token would be clearly more. A holder that has read as many pages as the
+//! budget has, had its chance: its working set is in by then, or never. A holder that neither faults nor runs passes the token on
+//! at once. The measure cannot tell work from a thread that spins until another one gets on. That other thread may
 //! read one page per [`HOLD_NS`] until the holder's time is up.
 //!
 //! It reads time only through the clocks that the caller passes in, so that tests can play through any case.
@@ -48,7 +49,7 @@ pub const HOLD_NS: u64 = 5_000_000;
 /// threads lost the token that were only waiting for a processor.)
 const ALIVE_NS: u64 = 200_000_000;
 const ALIVE_PART: u64 = 20;
-/// Windows within which the token must have paid once, and how many poor ones in a row end it later. (Windows after the token was
+/// Windows within which the token must have paid once (at most), and how many poor ones in a row end it later. (Windows after the token was
 /// passed on are poor until the next working set has come in.)
 const FIRST_WINDOWS: u32 = 12;
 const POOR_WINDOWS: u32 = 20;
@@ -108,13 +109,15 @@ struct Holder {
     since: u64,
     /// Its last hard fault.
     fault: u64,
+    /// Its hard faults, and how many of them until the window began.
+    reads: (u64, u64),
     /// When it was last seen alive, and its processor time then.
     alive: (u64, u64),
 }
 
 impl Holder {
     fn new(now: u64, tid: u32, cpu: &impl Fn(u32) -> Option<u64>) -> Self {
-        Holder { tid, since: now, fault: now, alive: (now, cpu(tid).unwrap_or(0)) }
+        Holder { tid, since: now, fault: now, reads: (0, 0), alive: (now, cpu(tid).unwrap_or(0)) }
     }
 }
 
@@ -184,11 +187,12 @@ impl LoadControl {
 
     /// The thread `tid` is about to read a page. Returns whether it has to wait; then ask again in a moment, about [`HOLD_NS`].
     ///
-    /// `tid` 0: the thread is not known and never waits. `cpu` returns a thread's processor time so far in nanoseconds, `None` if
-    /// it has ended; `distances`, how many pages the process has read back so far.
+    /// `tid` 0: the thread is not known and never waits. `budget` is in pages. `cpu` returns a thread's processor time so far in
+    /// nanoseconds, `None` if it has ended; `distances`, how many pages the process has read back so far.
     pub fn hard_fault(
         &mut self,
         tid: u32,
+        budget: u32,
         now: impl Fn() -> u64,
         cpu: impl Fn(u32) -> Option<u64>,
         distances: impl Fn() -> Distances,
@@ -199,7 +203,7 @@ impl LoadControl {
         let Some(at) = self.find(tid, &cpu) else { return false };
         let now = now();
         if now.saturating_sub(self.window) >= WINDOW_NS {
-            self.weigh_up(now, tid, &cpu, distances());
+            self.weigh_up(now, tid, budget, &cpu, distances());
         }
         let thread = &mut self.threads[at];
         let Phase::Given(token) = &mut self.phase else {
@@ -209,6 +213,7 @@ impl LoadControl {
         if token.holder.tid == tid {
             thread.hard += 1;
             token.holder.fault = now;
+            token.holder.reads.0 += 1;
             return false;
         }
         thread.held = now;
@@ -246,7 +251,7 @@ impl LoadControl {
     }
 
     /// The window has ended.
-    fn weigh_up(&mut self, now: u64, tid: u32, cpu: &impl Fn(u32) -> Option<u64>, distances: Distances) {
+    fn weigh_up(&mut self, now: u64, tid: u32, budget: u32, cpu: &impl Fn(u32) -> Option<u64>, distances: Distances) {
         let elapsed = now - self.window;
         let stale = elapsed >= 2 * WINDOW_NS; // nobody has faulted for a while
         self.window = now;
@@ -292,9 +297,12 @@ impl LoadControl {
                 token.most = token.most.max(rate);
                 token.poor = if rate * 1000 >= token.before * POOR { 0 } else { token.poor + 1 };
                 let held = core::mem::replace(&mut token.held, false);
+                let (reads, before) = token.holder.reads;
+                token.holder.reads.1 = reads;
+                let had_chance = token.windows >= FIRST_WINDOWS || before >= u64::from(budget);
                 if !held {
                     self.phase = FREE; // the others have their pages, or are gone
-                } else if token.poor >= POOR_WINDOWS || !token.paid && token.windows >= FIRST_WINDOWS {
+                } else if token.poor >= POOR_WINDOWS || !token.paid && had_chance {
                     self.not_before = now + self.backoff;
                     self.backoff = (self.backoff * 2).min(BACKOFF_MAX_NS);
                     self.most = token.most;
@@ -358,6 +366,7 @@ mod tests {
         /// Of ten pages that are read, how many come from each distance.
         tenths: Distances,
         all: u64,
+        budget: u32,
     }
 
     impl Story {
@@ -369,13 +378,14 @@ mod tests {
                 read: HashMap::new(),
                 tenths: [9, 0, 0, 1],
                 all: 0,
+                budget: 1 << 20,
             }
         }
         /// A touch that needs a read. Returns whether the thread may read.
         fn touch(&mut self, tid: u32) -> bool {
             self.cpu.borrow_mut().entry(tid).or_default();
             let distances = || self.tenths.map(|tenths| tenths * self.all / 10);
-            let held = self.load.hard_fault(tid, || self.now, |tid| self.cpu.borrow().get(&tid).copied(), distances);
+            let held = self.load.hard_fault(tid, self.budget, || self.now, |tid| self.cpu.borrow().get(&tid).copied(), distances);
             *self.read.entry(tid).or_default() += !held as u64;
             self.all += !held as u64;
             !held
@@ -474,6 +484,19 @@ mod tests {
         assert_eq!(s.load.tokens(), 2, "for longer each time");
         s.thrash(40_000);
         assert_eq!(s.load.tokens(), 3);
+    }
+
+    /// A server's thread was held back for six seconds, while another one went through all of the cache. In the first of them that
+    /// one had read more pages than the budget has.
+    #[test]
+    fn who_has_read_a_budget_of_pages_had_its_chance() {
+        let mut s = Story { budget: 800, ..Story::new() };
+        s.thrash(1600);
+        assert!(s.holder().is_some());
+        s.thrash(600);
+        assert!(s.holder().is_some(), "it has them, and may get on now");
+        s.thrash(1000);
+        assert_eq!((s.holder(), s.load.tokens()), (None, 1));
     }
 
     /// xz with two threads: at first the token brought a fifth, later twice as much as without it. It was not tried a second time,

@@ -112,7 +112,8 @@ impl<K: Kernel> Machine<K> {
         }
         // (a fault that gets no frame is tried again, and counts then)
         if word.state() == State::PagedOut && !word.busy() && core.vm.room() > 0 {
-            let held = core.load.hard_fault(tid, K::now_ns, K::thread_cpu_ns, || self.status.counters.refaults());
+            let budget = core.vm.limit();
+            let held = core.load.hard_fault(tid, budget, K::now_ns, K::thread_cpu_ns, || self.status.counters.refaults());
             self.status.counters.load_tokens.set(core.load.tokens());
             self.host.threads_run(core.load.rate());
             let several = core.load.are_several();
