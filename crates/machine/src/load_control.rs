@@ -49,8 +49,8 @@ pub const HOLD_NS: u64 = 5_000_000;
 /// threads lost the token that were only waiting for a processor.)
 const ALIVE_NS: u64 = 200_000_000;
 const ALIVE_PART: u64 = 20;
-/// Windows within which the token must have paid once (at most), and how many poor ones in a row end it later. (Windows after the token was
-/// passed on are poor until the next working set has come in.)
+/// Windows within which the token must have paid once, at most, and how many poor ones in a row end it later. (Windows after the
+/// token was passed on are poor until the next working set has come in.)
 const FIRST_WINDOWS: u32 = 12;
 const POOR_WINDOWS: u32 = 20;
 /// How long the token is not tried again after it did not pay, in nanoseconds: at first, and at most.
