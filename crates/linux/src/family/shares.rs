@@ -215,6 +215,9 @@ pub enum Plan {
 
 /// A limit shrinks by this fraction of it at a time. Smaller differences are left alone.
 const STEP: u32 = 16;
+/// And by no more pages than these, if they are in use: who asked should not wait until all of a large part is on the disk. (With
+/// 4 GiB a sixteenth took more than half a second, which counted as a shrink in vain.)
+const STEP_MAX: u32 = 2048;
 
 /// The next step for a member in this state.
 pub fn plan(view: &View, member: &Standing) -> Plan {
@@ -224,12 +227,13 @@ pub fn plan(view: &View, member: &Standing) -> Plan {
     // what is given for another member's turn is for that one
     let others = view.turn != MemberId::NOBODY && view.turn != view.me;
     let kept = if others && view.mine >= part { enough } else { 0 };
-    if member.short && view.free > kept {
+    // (one that has just come may lack its least, although it uses less)
+    if (member.short || view.mine < member.floor) && view.free > kept {
         return Plan::Take((view.mine / 4).max(enough).clamp(1, view.free - kept));
     }
     if member.asked && view.free < enough {
         let needed = (member.charge + 2 * member.spare).max(member.floor);
-        let step = (view.mine / STEP).max(2 * view.total / UNITS as u32);
+        let step = (view.mine / STEP).min(STEP_MAX).max(2 * (view.total / UNITS as u32));
         let lower = view.mine.saturating_sub(step);
         if member.wants {
             let least = part.max(member.floor);

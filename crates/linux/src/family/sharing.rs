@@ -155,7 +155,9 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let counters = core.vm.counters();
         let faults =
             counters.zero_fills.get() + counters.soft_faults.get() + counters.hard_faults.get() + counters.throttled_faults.get();
-        let short = promised.saturating_sub(charge) < core.vm.free_low();
+        // with less it is short, and would take back at once what it gives
+        let reserve = core.vm.free_low();
+        let short = promised.saturating_sub(charge) < reserve;
         let fixed = map.fixed_pages(&core);
         let held = if now < self.held.1 { self.held.0 } else { 0 };
         let floor = (family.least() + fixed).max(held);
@@ -171,23 +173,27 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
             let used =
                 faults.wrapping_sub(target.faults) > u64::from(promised.saturating_sub(target.pages) / 8).max(8) && !target.yields;
             let late = now - target.since > PATIENCE_NS;
-            if charge <= target.pages {
+            let needed = charge + reserve;
+            if needed <= target.pages || used || late {
                 self.target = None;
-                family.shares.give(family.id(), promised.saturating_sub(target.pages), MemberId::NOBODY);
+                let gives = if used && needed > target.pages { 0 } else { promised.saturating_sub(needed.max(target.pages)) };
+                family.shares.give(family.id(), gives, MemberId::NOBODY);
                 family.apply(&map, &mut core);
-            } else if used || late {
-                self.target = None;
-                family.apply(&map, &mut core);
-                if used {
+                if used && gives == 0 {
                     self.wanted = now;
                     family.shares.set_wants(family.id(), true);
-                } else {
-                    self.held = (charge, now + LEFT_ALONE_NS);
+                } else if gives == 0 {
+                    self.held = (needed.min(view.mine), now + LEFT_ALONE_NS);
                 }
             }
             return;
         }
-        family.entry().asked.store(0);
+        if core.vm.limit() < promised {
+            family.apply(&map, &mut core); // it was alone for a moment, and gave up its target
+        }
+        if asked {
+            family.entry().asked.store(0); // (and not one that has come meanwhile)
+        }
         if self.wanted != 0 && !short && now - self.wanted > WANTS_NS {
             self.wanted = 0;
             family.shares.set_wants(family.id(), false);
@@ -212,7 +218,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
                 family.ask(&view);
                 return;
             }
-            Plan::ShrinkTo(pages) if charge <= pages => {
+            Plan::ShrinkTo(pages) if charge + reserve <= pages => {
                 family.shares.give(family.id(), promised.saturating_sub(pages), MemberId::NOBODY);
                 family.apply(&map, &mut core);
             }
