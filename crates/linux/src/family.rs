@@ -289,7 +289,7 @@ impl Family {
             if self.shares.pages(self.id()) >= self.least() || sys::now_ns() > end {
                 return;
             }
-            self.shares.ask(self.id(), &view, ring);
+            self.ask(&view);
             Linux::sleep_ns(ASK_LOOK_NS);
         }
     }

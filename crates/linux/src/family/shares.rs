@@ -242,7 +242,7 @@ pub fn plan(view: &View, member: &Standing) -> Plan {
             }
         } else if needed <= lower {
             return Plan::ShrinkTo(needed); // it does not use the rest
-        } else if view.mine > member.floor {
+        } else if view.wanting > 0 && view.mine > member.floor {
             return Plan::ShrinkTo(lower.max(member.floor));
         }
     }

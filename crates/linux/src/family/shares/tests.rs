@@ -356,6 +356,29 @@ fn by_turns_one_has_more_than_its_part() {
     }
 }
 
+/// Who asks for memory does not wait until a sixteenth of a large part has been written.
+#[test]
+fn a_large_part_shrinks_by_small_steps() {
+    let shares = shares(65536, 3);
+    let [me, other] = [(); 2].map(|()| shares.reserve(MemberId::NOBODY).expect("room"));
+    assert!(shares.claim(other, 12) && shares.take(me, 65536) == 65536);
+    shares.set_wants(other, true);
+    let plan = plan(&shares.view(me, 0), &Standing { charge: 65000, spare: 8, floor: 20, asked: true, ..Standing::default() });
+    assert_eq!(plan, Plan::ShrinkTo(65536 - STEP_MAX));
+}
+
+/// A process that would like to map more than its part asks for what others do not use. It does not make them page.
+#[test]
+fn without_want_only_what_is_not_used_is_given() {
+    let shares = shares(2048, 3);
+    let [me, other] = [(); 2].map(|()| shares.reserve(MemberId::NOBODY).expect("room"));
+    assert!(shares.claim(other, 12) && shares.take(me, 2048) == 2048);
+    let plan = |charge| plan(&shares.view(me, 0), &Standing { charge, spare: 8, floor: 20, asked: true, ..Standing::default() });
+    assert_eq!((plan(1000), plan(2000)), (Plan::ShrinkTo(1016), Plan::Stay));
+    shares.set_wants(other, true);
+    assert_eq!((plan(1000), plan(2000)), (Plan::ShrinkTo(1016), Plan::ShrinkTo(2048 - 128)));
+}
+
 /// After turns in vain there is none for longer and longer. The last holder lets others have theirs first, and a dead one has none.
 #[test]
 fn turns_come_one_after_the_other() {
