@@ -317,8 +317,9 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             core.vm.show_policies(machine.status);
             let vm = &core.vm;
             // memory that is left to the kernel is not known page by page: if that is all there is, nothing is asked for
-            let adopts = vm.reserved() > 0 && (vm.wants_daemon() || !vm.demand().is_none());
-            (vm.demand(), adopts, vm.room(), vm.available(), vm.listed() + vm.watched())
+            let demand = vm.demand();
+            let adopts = vm.reserved() > 0 && (vm.wants_daemon() || !demand.is_none());
+            (demand, adopts, vm.room(), vm.available(), vm.listed() + vm.watched())
         };
         if demand.is_none() && !adopts {
             return match (room > 0, self.in_flight > 0) {

@@ -156,8 +156,8 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let faults =
             counters.zero_fills.get() + counters.soft_faults.get() + counters.hard_faults.get() + counters.throttled_faults.get();
         // with less it is short, and would take back at once what it gives
-        let reserve = core.vm.free_low();
-        let short = promised.saturating_sub(charge) < reserve;
+        let needed = charge.saturating_add(core.vm.free_low());
+        let short = promised < needed;
         let fixed = map.fixed_pages(&core);
         let held = if now < self.held.1 { self.held.0 } else { 0 };
         let floor = (family.least() + fixed).max(held);
@@ -173,19 +173,21 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
             let used =
                 faults.wrapping_sub(target.faults) > u64::from(promised.saturating_sub(target.pages) / 8).max(8) && !target.yields;
             let late = now - target.since > PATIENCE_NS;
-            let needed = charge + reserve;
-            if needed <= target.pages || used || late {
-                self.target = None;
-                let gives = if used && needed > target.pages { 0 } else { promised.saturating_sub(needed.max(target.pages)) };
-                family.shares.give(family.id(), gives, MemberId::NOBODY);
-                family.apply(&map, &mut core);
-                if used && gives == 0 {
-                    self.wanted = now;
-                    family.shares.set_wants(family.id(), true);
-                } else if gives == 0 {
-                    self.held = (needed.min(view.mine), now + LEFT_ALONE_NS);
-                }
+            let reached = needed <= target.pages;
+            if !(reached || used || late) {
+                return;
             }
+            self.target = None;
+            let freed = promised.saturating_sub(needed.max(target.pages));
+            if used && !reached {
+                self.wanted = now;
+                family.shares.set_wants(family.id(), true);
+            } else if freed > 0 {
+                family.shares.give(family.id(), freed, MemberId::NOBODY);
+            } else {
+                self.held = (needed.min(view.mine), now + LEFT_ALONE_NS);
+            }
+            family.apply(&map, &mut core);
             return;
         }
         if core.vm.limit() < promised {
@@ -218,7 +220,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
                 family.ask(&view);
                 return;
             }
-            Plan::ShrinkTo(pages) if charge + reserve <= pages => {
+            Plan::ShrinkTo(pages) if needed <= pages => {
                 family.shares.give(family.id(), promised.saturating_sub(pages), MemberId::NOBODY);
                 family.apply(&map, &mut core);
             }
