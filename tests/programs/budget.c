@@ -8,7 +8,7 @@
  *   nested N MIB W   each process forks the next and waits with its memory filled; the last one takes its turn first
  *   both MIB N       two processes fill MIB MiB each, at least N times
  *   crowd N W        the same in the parent, after N children that lived at the same time have been killed
- *   idle MIB W       fills MIB MiB, closes the standard output, and checks them at the end of the standard input
+ *   idle MIB         fills MIB MiB, closes the standard output, and checks them at the end of the standard input
  *   alike N MIB      the parent, and then N children at a time, read MIB MiB that compress well, in a random order of their own,
  *                    four times as often as there are pages
  *

@@ -312,16 +312,13 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             }
         }
         self.write_back(machine, false);
-        let (demand, adopts, room, available, listed) = {
+        let (demand, room, available, listed) = {
             let core = machine.core.lock();
             core.vm.show_policies(machine.status);
             let vm = &core.vm;
-            // memory that is left to the kernel is not known page by page: if that is all there is, nothing is asked for
-            let demand = vm.demand();
-            let adopts = vm.reserved() > 0 && (vm.wants_daemon() || !demand.is_none());
-            (demand, adopts, vm.room(), vm.available(), vm.listed() + vm.watched())
+            (vm.demand(), vm.room(), vm.available(), vm.listed() + vm.watched())
         };
-        if demand.is_none() && !adopts {
+        if demand.is_none() {
             return match (room > 0, self.in_flight > 0) {
                 (true, _) => Step::Idle,
                 (false, true) => Step::Waiting,
@@ -329,7 +326,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                 (false, false) => Step::Stuck,
             };
         }
-        if adopts {
+        if demand.adopt {
             machine.adopt_piece(&mut machine.map.write(), 0, usize::MAX);
             return Step::Worked;
         }

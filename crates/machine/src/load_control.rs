@@ -297,9 +297,9 @@ impl LoadControl {
                 token.most = token.most.max(rate);
                 token.poor = if rate * 1000 >= token.before * POOR { 0 } else { token.poor + 1 };
                 let held = core::mem::replace(&mut token.held, false);
-                let (reads, before) = token.holder.reads;
-                token.holder.reads.1 = reads;
-                let had_chance = token.windows >= FIRST_WINDOWS || before >= u64::from(budget);
+                let (reads, earlier) = &mut token.holder.reads;
+                let had_chance = token.windows >= FIRST_WINDOWS || *earlier >= u64::from(budget);
+                *earlier = *reads;
                 if !held {
                     self.phase = FREE; // the others have their pages, or are gone
                 } else if token.poor >= POOR_WINDOWS || !token.paid && had_chance {

@@ -80,7 +80,7 @@ impl PageOut {
     }
 }
 
-/// What the page daemon should do now, in pages. All zero: nothing.
+/// What the page daemon should do now, in pages. The default: nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Demand {
     /// Clean pages to be reclaimed.
@@ -93,6 +93,8 @@ pub struct Demand {
     pub watch: u32,
     /// Mapped pages that a reader has passed.
     pub pass: u32,
+    /// Memory that is left to the kernel, before all else: its pages are not known, so none of them is among the others.
+    pub adopt: bool,
 }
 
 impl Demand {
@@ -105,6 +107,11 @@ impl Demand {
 impl<P: Pager> Vm<P> {
     /// What to do now. Looks only at a few counts, so it costs next to nothing.
     pub fn demand(&self) -> Demand {
+        let demand = self.demand_of_pages();
+        Demand { adopt: self.reserved > 0 && (self.wants_daemon() || !demand.is_none()), ..demand }
+    }
+
+    fn demand_of_pages(&self) -> Demand {
         let available = self.available();
         let inactive_target = self.inactive_share.of(self.policies.learning(self.limit));
         let short = if available < self.free_high() { self.free_high() - available } else { 0 };
@@ -143,7 +150,7 @@ impl<P: Pager> Vm<P> {
         }
         // what is parked was watched before, so it can be laundered at once
         let park = if too_few { 0 } else { (short - reclaim).saturating_sub(after).min(watched) };
-        Demand { reclaim, launder, park, watch: more, pass: 0 }
+        Demand { reclaim, launder, park, watch: more, ..Demand::default() }
     }
 
     /// Inactive pages that may be laundered, while everything is being saved.
@@ -163,7 +170,7 @@ impl<P: Pager> Vm<P> {
 
     /// Whether the daemon should be woken, and there is something that it can do.
     pub fn has_work(&self) -> bool {
-        self.wants_daemon() && (self.reserved > 0 || !self.demand().is_none())
+        self.wants_daemon() && !self.demand().is_none()
     }
 
     /// The kernel tells whether pages are used while they are watched (or not, from now on).

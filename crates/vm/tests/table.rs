@@ -391,6 +391,16 @@ fn there_is_no_work_where_nothing_can_be_evicted() {
     assert!(vm.has_work());
 }
 
+/// There was none either where all that could go was left to the kernel. So such a process gave up nothing.
+#[test]
+fn memory_that_is_left_to_the_kernel_is_adopted_first() {
+    let mut vm = core(1 << 20);
+    vm.set_reserved(u64::from(FRAMES - vm.free_low()));
+    assert!(!vm.wants_daemon() && !vm.has_work());
+    vm.charge(1);
+    assert!(vm.has_work() && vm.demand().adopt);
+}
+
 /// Where the kernel tells references, the policy's victims stay mapped and are watched. A page that was used goes back to the
 /// policy and costs no fault; one that was not is parked, and may be laundered at once.
 #[test]

@@ -90,7 +90,7 @@ fn a_shells_program_gets_nearly_all() {
 fn a_program_that_waits_gives_what_was_left_to_the_kernel() {
     let line = r#"
         mkfifo "$0/go" "$0/filled"
-        "$1" idle 12 0 <"$0/go" >"$0/filled" & exec 9>"$0/go" && cat "$0/filled"
+        "$1" idle 12 <"$0/go" >"$0/filled" & exec 9>"$0/go" && cat "$0/filled"
         "$@" && exec 9>&- && wait $!"#;
     let Some(had) = workers_of("budget-idle", "40M", &["turns", "0", "48", "30"], Some(line)) else { return };
     assert!(had.len() == 1 && had[0] >= 30, "{had:?}");
