@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Random touches of pages in compressed memory: a Region in-thread, `overspill run`, and the kernel's zram in a memory cgroup.
 
-    sudo bench/compressed.py [--size 256] [--memory 96] [--touches 100000] [--repeats 3] [--algo lz4] [--binaries target/release] [--out FILE]
+    sudo bench/compressed.py [--size 256] [--memory 96] [--touches 100000] [--repeats 3] [--algo lz4]
+                             [--binaries target/release] [--out FILE]
 
 All three compress with --algo, lz4 or zstd (zram at its own level), and get the same memory for mapped and compressed
 pages together. The kernel does not charge zram's own memory to a cgroup: so the cgroup's limit is the budget less what

@@ -3,9 +3,9 @@
 
     bench/unfinished.py [--seconds 600] [PROGRAM ...]
 
-Each program first runs alone, which gives its peak. Then it runs for the given time under the kernel's swap, in a memory cgroup of the
-budget, and for the same time under `overspill run`, in a cgroup of the budget and the allowance. The program's own reports of its progress
-are compared. Prints a Markdown table, that of `RESULTS-unfinished.md`. Needs root.
+Each program first runs alone, which gives its peak. Then it runs for the given time under the kernel's swap, in a memory
+cgroup of the budget, and for the same time under `overspill run`, in a cgroup of the budget and the allowance. The
+program's own reports of its progress are compared. Prints a Markdown table, that of `RESULTS-unfinished.md`. Needs root.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ GRACE_SECONDS = 240.0
 
 
 def stress_ng(launcher: Launcher, work: Path, method: str, seconds: float, timeout: float) -> tuple[Finished, str]:
-    """One vm method (or "all") for `seconds`; stress-ng itself verifies and exits with 2 when a value was wrong. The number of its operations."""
+    """One vm method (or "all") for `seconds`, and the number of its operations.
+
+    stress-ng itself verifies, and exits with 2 when a value was wrong.
+    """
     command = ["stress-ng", "--vm", "2", "--vm-bytes", f"{TESTED_MIB}M", "--vm-method", method, "--vm-keep"]
     command += ["--verify", "--metrics-brief", "--timeout", f"{seconds:.0f}s", "--temp-path", str(work)]
     output = work / "stress-ng.txt"

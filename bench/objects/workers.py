@@ -1,5 +1,5 @@
-"""Three forked processes that serve tasks from a queue. Each task goes through strings of their parent's, from the first page to the
-last, and changes reference counts on each."""
+"""Three forked processes that serve tasks from a queue. Each task goes through strings of their parent's, from the first
+page to the last, and changes reference counts on each."""
 
 import hashlib
 import multiprocessing

@@ -19,7 +19,9 @@ def as_shape(shape: Any) -> tuple[int, ...]:
 
 
 class Array(_overspill.ArrayBase):
-    """A `numpy.ndarray` whose memory belongs to a pager. Made by `empty`, `zeros`, `full`, `arange`, `array`, `fromfile` and `load`.
+    """A `numpy.ndarray` whose memory belongs to a pager.
+
+    Made by `empty`, `zeros`, `full`, `arange`, `array`, `fromfile` and `load`.
 
     Views are of this class too, and keep the memory until the last of them is gone. What is computed from it (`a + b`, `a.sum()`)
     is an ordinary array or number; use `out=` to put large results into a pager's memory. `a.copy()` and `a[indices]` are in

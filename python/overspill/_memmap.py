@@ -127,7 +127,10 @@ class memmap(Array):
         self.mode = other.mode if mine else None
 
     def flush(self) -> None:
-        """Writes the changes in this array, or slice, to the file. Returns when the device has them. Other modes have nothing to do."""
+        """Writes the changes in this array, or slice, to the file, and returns when the device has them.
+
+        Other modes have nothing to do.
+        """
         if self.mode in ("r+", "w+") and self.size:
             _overspill.flush(*_ranges._addresses(self))
 

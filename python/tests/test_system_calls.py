@@ -1,7 +1,7 @@
 """What becomes of a system call into memory that is out: the table of docs/PYTHON.md, row by row.
 
-With handler threads everything works. With in-thread delivery an `overspill.Array` works or is refused with a message that names the
-helper. A plain view fails with EFAULT, or the call returns that it did less.
+With handler threads everything works. With in-thread delivery an `overspill.Array` works or is refused with a message
+that names the helper. A plain view fails with EFAULT, or the call returns that it did less.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 /* Pages of several kinds, several times as many as the budget has: one word repeated, text, numbers, noise. Threads touch, change,
    move and discard them at random; children check and change them. Every byte read is checked.
-   usage: mixed MiB KINDS [FILE]    KINDS: letters of "stnr", taken in turns. Prints one line and exits 0; wrong bytes are exit status 3.
+   usage: mixed MiB KINDS [FILE]    KINDS: letters of "stnr", taken in turns. Prints one line and exits 0; wrong bytes are exit
+   status 3.
    With FILE it goes on until a file of that name is there. */
 #define _GNU_SOURCE
 #include <pthread.h>

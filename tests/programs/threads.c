@@ -1,6 +1,7 @@
 /* threads many N: N threads that map, touch and unmap at the same time.
    threads ends: threads that sleep in the kernel while their memory is paged out, and then end. The end of each must be seen: by
-   pthread_join, by thrd_join, and in the word that the kernel clears (CLONE_CHILD_CLEARTID of clone and clone3, set_tid_address). */
+   pthread_join, by thrd_join, and in the word that the kernel clears (CLONE_CHILD_CLEARTID of clone and clone3,
+   set_tid_address). */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <pthread.h>

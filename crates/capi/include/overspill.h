@@ -97,8 +97,8 @@ enum overspill_code {
     OVERSPILL_E_ARGUMENT = 100,         /* NULL, an unknown value, a range outside of the region, an alignment that is none */
     OVERSPILL_E_IO = 101,               /* a file transfer failed; overspill_error_errno() has the reason */
     OVERSPILL_E_NOT_WIRED = 102,        /* the region has no wire of that number */
-    OVERSPILL_E_PANIC = 103             /* a mistake in Overspill; please report it. The pager should not be used any more. (A mistake under
-                                           a lock of the pager's ends the process) */
+    OVERSPILL_E_PANIC = 103             /* a mistake in Overspill; please report it. The pager should not be used any more.
+                                           (A mistake under a lock of the pager's ends the process) */
 };
 
 /* What went wrong in this thread's last call that returned an error: one line, in English. "" if none has. It is valid until
