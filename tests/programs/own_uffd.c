@@ -1,6 +1,7 @@
 /* A program with a userfaultfd of its own. It registers memory that is already paged and filled, and then serves the faults of an
    empty part. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
@@ -52,7 +53,9 @@ int main(void) {
     fill(a, 4 * MIB, 3);
     fill(other, 48 * MIB, 1); /* a is paged out */
     fd = syscall(SYS_userfaultfd, O_CLOEXEC);
-    struct uffdio_api api = {.api = UFFD_API};
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_EVENT_FORK};
+    check(fd >= 0 && ioctl(fd, UFFDIO_API, &api) != 0 && errno == EPERM, "reports of forks");
+    api = (struct uffdio_api){.api = UFFD_API};
     check(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0, "userfaultfd");
     struct uffdio_register range = {.range = {(unsigned long)a, 32 * MIB}, .mode = UFFDIO_REGISTER_MODE_MISSING};
     check(ioctl(fd, UFFDIO_REGISTER, &range) == 0, "register");

@@ -94,6 +94,8 @@ pub struct Agent {
     born: AtomicU32,
     /// The result of the last request: 0, or an errno.
     answer: AtomicI32,
+    /// What PR_GET_THP_DISABLE told before a fork; -1: it was left alone. => the helper thread, and the first one of a child
+    huge_pages: AtomicI32,
     // the pager's threads
     daemon_tid: AtomicU32,
     threads_ready: AtomicU32,

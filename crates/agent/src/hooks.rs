@@ -27,7 +27,7 @@ mod limits;
 mod locks;
 mod memory;
 mod namespaces;
-mod rehearsal;
+pub mod rehearsal;
 mod seccomp;
 mod sites;
 mod stacks;
@@ -57,7 +57,7 @@ unsafe fn raw(nr: i32, a: &[usize; 6]) -> isize {
 /// Handles a system call at a patched site. A call that is not followed is made at the site.
 unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
     let a = *args;
-    if nr as libc::c_long == libc::SYS_ioctl && a[1] as u32 != memory::REGISTER as u32 {
+    if nr as libc::c_long == libc::SYS_ioctl && !memory::is_userfaultfds(a[1]) {
         return Verdict::pass();
     }
     // SAFETY: the program's own call.
@@ -93,6 +93,10 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
             threads::robust_list(agent, a[0]);
             return Verdict::pass();
         }
+        libc::SYS_rseq => {
+            threads::rseq(agent, a[0], a[1]);
+            return Verdict::pass();
+        }
         libc::SYS_fork => return fork(agent, Fork::clone([libc::SIGCHLD as usize, 0, 0, 0, 0, 0])),
         libc::SYS_setuid
         | libc::SYS_setgid
@@ -106,6 +110,7 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_prctl if credentials::is_less(a[0]) => credentials::give_up(agent, nr, a),
         libc::SYS_seccomp => return seccomp::seccomp(agent, nr, a),
         libc::SYS_prctl if a[0] as i32 == libc::PR_SET_SECCOMP => return seccomp::seccomp(agent, nr, a),
+        libc::SYS_ioctl if memory::awaits_forks(&a) => -(libc::EPERM as isize),
         libc::SYS_ioctl => {
             memory::registers(agent, &a);
             return Verdict::pass();

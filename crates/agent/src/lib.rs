@@ -5,6 +5,7 @@
 //!   agent.rs   the agent: machine, pager threads, the helper thread, and forks
 //!     hooks.rs   follows the program's system calls for memory, forks and threads from inside libc
 //!   arena.rs   the agent's own allocator
+//!   symbols.rs   the addresses of symbols that may not exist
 //! ```
 //!
 //! Rules of this crate:
@@ -16,6 +17,7 @@
 mod agent;
 mod arena;
 mod hooks;
+mod symbols;
 
 #[global_allocator]
 static ARENA: arena::Arena = arena::Arena::new();

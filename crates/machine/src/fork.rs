@@ -185,7 +185,7 @@ impl<K: Kernel> Machine<K> {
         child.map(|child| Forked::Parent { child, fork })
     }
 
-    /// Takes both locks at a moment when no call moves memory, no page is busy and no write is in flight.
+    /// Takes both locks at a moment when no call moves memory, no page is busy or being copied out, and no write is in flight.
     fn freeze(&self) -> Frozen<'_, K> {
         self.await_remaps();
         self.freeze.begin();
@@ -193,7 +193,7 @@ impl<K: Kernel> Machine<K> {
             self.catch_up();
             let map = self.map.write();
             let core = self.core.lock();
-            if map.backlog.is_empty() && core.vm.is_quiescent() {
+            if map.backlog.is_empty() && map.copying.is_empty() && core.vm.is_quiescent() {
                 return Frozen { core, map, machine: self };
             }
             drop(core);

@@ -11,7 +11,7 @@
 
 use super::helper::{CHILDREN_MAX, IDLE, Request};
 use super::{Agent, HelperState};
-use crate::hooks::Fork;
+use crate::hooks::{Fork, rehearsal};
 use core::cell::UnsafeCell;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
@@ -465,7 +465,26 @@ impl Agent {
             map.files[device.0 as usize] = Some(files);
             map.names[device.0 as usize].set(spec.name().as_encoded_bytes());
         }
-        Ok(frozen.take_over()?)
+        frozen.take_over()?;
+        self.let_collapse();
+        Ok(())
+    }
+
+    /// A fork is near. From its birth until its memory is registered, khugepaged must not put huge pages into the child's: it fills
+    /// what is missing with zeroes, and what is out is missing. So there are none for this process until [`Agent::let_collapse`],
+    /// and none for its child. (A filter of the program's may forbid this call.)
+    pub(super) fn forbid_collapse(&self) {
+        let before = if rehearsal::is_confined() { -1 } else { sys::disabled_huge_pages() };
+        let forbids = before >= 0 && sys::disable_huge_pages(sys::NO_HUGE_PAGES);
+        self.huge_pages.store(if forbids { before } else { -1 }, Relaxed);
+    }
+
+    /// It is as before the fork.
+    pub(super) fn let_collapse(&self) {
+        let before = self.huge_pages.swap(-1, Relaxed);
+        if before >= 0 {
+            sys::disable_huge_pages(before);
+        }
     }
 
     /// Makes new files in the same places. If a place is a file's name, a sibling that does the same may use it for a moment.

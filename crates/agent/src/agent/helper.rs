@@ -141,11 +141,15 @@ impl Agent {
                     self.machine.host.following.wake();
                     self.call();
                 }
-                Request::Shrink { member } => self.shrink(member),
+                Request::Shrink { member } => {
+                    self.shrink(member);
+                    self.forbid_collapse();
+                }
                 Request::MakeRoom => self.make_room(),
                 Request::Send { socket, tid } => result = self.send_descriptors(state, socket, tid),
                 Request::Listen => result = self.listen(state),
                 Request::Child { pid, fork, member } => {
+                    self.let_collapse();
                     let socket = state.pending.take().or_else(|| self.meet(state, pid));
                     match socket {
                         Some(socket) => state.children.push(Child { socket, fork, member }),
@@ -154,6 +158,7 @@ impl Agent {
                     self.machine.ring_daemon(); // others may have asked it for memory meanwhile
                 }
                 Request::NoChild { member } => {
+                    self.let_collapse();
                     (state.pending, state.listener) = (None, None);
                     let (map, mut core) = (self.machine.map.read(), self.machine.core.lock());
                     self.family().take_back(member, &map, &mut core);

@@ -5,7 +5,7 @@ use super::helper::{CHILDREN_MAX, IDLE, Request};
 use super::threads::allowed_cpus;
 use super::{AGENT, Agent, ControlPlace, HelperState, get};
 use crate::hooks::{self, HookStacks};
-use core::arch::global_asm;
+use crate::symbols::table_of_addresses;
 use core::cell::UnsafeCell;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
@@ -135,28 +135,11 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
     }
 }
 
-/// The addresses of these symbols, in a table that the dynamic loader fills: 0 if nobody has one.
-macro_rules! table_of_addresses {
-    ($($symbol:literal),*) => {
-        global_asm!(
-            ".pushsection .data.rel.ro, \"aw\"",
-            ".balign 8",
-            ".hidden overspill_sanitizers",
-            ".globl overspill_sanitizers",
-            "overspill_sanitizers:",
-            $(concat!(".weak ", $symbol, "\n.quad ", $symbol),)*
-            ".popsection",
-        );
-        const SYMBOLS: [&str; SANITIZERS.len()] = [$($symbol),*];
-    };
-}
-
-// Those of `SANITIZERS`. dlsym(3) would have its error messages freed by the program's allocator, and that of some programs works
-// only from `main` on (GCL, in which Maxima runs).
-table_of_addresses!("__asan_init", "__hwasan_init", "__tsan_init", "__msan_init", "__lsan_init");
+table_of_addresses!("overspill_sanitizers", "__asan_init", "__hwasan_init", "__tsan_init", "__msan_init", "__lsan_init");
 
 unsafe extern "C" {
-    static overspill_sanitizers: [usize; SYMBOLS.len()];
+    /// Those of [`SANITIZERS`].
+    static overspill_sanitizers: [usize; SANITIZERS.len()];
 }
 
 /// The constructor. Does nothing without `OVERSPILL_MEMORY`.
@@ -372,6 +355,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         meeting: UnsafeCell::new(Default::default()),
         born: AtomicU32::new(0),
         answer: AtomicI32::new(0),
+        huge_pages: AtomicI32::new(-1),
         locked_bytes: AtomicUsize::new(0),
         daemon_tid: AtomicU32::new(0),
         threads_ready: AtomicU32::new(0),

@@ -236,19 +236,33 @@ fn advised(nr: i32, a: &[usize; 6], r: isize) -> usize {
     done
 }
 
-/// UFFDIO_REGISTER.
-pub const REGISTER: usize = 0xC020_AA00;
+/// UFFDIO_REGISTER and UFFDIO_API.
+const REGISTER: u32 = 0xC020_AA00;
+const API: u32 = 0xC018_AA3F;
+/// UFFD_FEATURE_EVENT_FORK.
+const EVENT_FORK: u64 = 1 << 1;
+
+/// Whether this request of ioctl(2) is one of those below.
+pub fn is_userfaultfds(request: usize) -> bool {
+    matches!(request as u32, REGISTER | API)
+}
+
+/// Whether a userfaultfd of the program's own is to report forks. A fork waits until such a report is read, and the pager stands
+/// still meanwhile, so the thread that reads must not need a page. The kernel refuses it, too, without CAP_SYS_PTRACE.
+pub fn awaits_forks(a: &[usize; 6]) -> bool {
+    // SAFETY: two words, of which any value is one.
+    a[1] as u32 == API && unsafe { sys::read_own_value::<[u64; 2]>(a[2]) }.is_ok_and(|[_, features]| features & EVENT_FORK != 0)
+}
 
 /// ioctl(2) of a userfaultfd of the program's own: the program is about to register a range, which must not be registered with
 /// another. The pager brings its pages there in, and leaves the range to the program and the kernel: it is not paged or counted any
 /// more. (A page of zeroes that has been dropped is missing there.)
 pub fn registers(agent: &'static Agent, a: &[usize; 6]) {
-    let mut range = [0u8; 16];
-    if sys::read_own(a[2], &mut range).is_err() {
-        return; // refused
+    if a[1] as u32 != REGISTER {
+        return;
     }
-    let word = |at: usize| usize::from_le_bytes(core::array::from_fn(|i| range[at + i]));
-    let (start, len) = (word(0), word(8));
+    // SAFETY: two words, of which any value is one.
+    let Ok([start, len]) = (unsafe { sys::read_own_value::<[usize; 2]>(a[2]) }) else { return }; // refused
     if (start | len).is_multiple_of(PAGE) && start.checked_add(len).is_some() {
         agent.hand_over(start, start + len);
     }

@@ -13,6 +13,11 @@ pub fn forbid() {
     CONFINED.store(true, Relaxed);
 }
 
+/// Whether the program has done so.
+pub fn is_confined() -> bool {
+    CONFINED.load(Relaxed)
+}
+
 /// Whether the kernel refuses this call. `shares`: the process that tries has this one's memory, or else a copy, which it may have
 /// only if nothing of it is managed (the pager would not know of the child). It ends by the system call `exit`. If no process can
 /// be made, the answer is no. So it is if the next process would be the first of a new process id namespace, which ends with it.

@@ -4,13 +4,30 @@
 //! were out, a thread that joins would sleep for ever. So the page is wired before the thread exists, in the system call that makes
 //! it. pthread_create, thrd_create and libc's own threads (timers, aio, getaddrinfo_a) use clone3; others use clone. The page stays
 //! wired until it is unmapped: libc keeps a stack for the next thread, which wires the same page again.
+//!
+//! The kernel writes to a thread's `struct rseq` whenever the thread goes on after it was preempted, also inside a hook. If it were
+//! out, a thread that holds a lock of the pager's would wait for its own page. So it is wired, too.
 
 use crate::agent::{self, Agent};
+use crate::symbols::table_of_addresses;
 use overspill_linux::sys;
 
-/// Bytes of glibc's thread descriptor, from the thread pointer on, that the kernel or an ending thread may read (tid, robust list,
-/// rseq), rounded up. (The last of them may lie above its stack.)
+table_of_addresses!("overspill_rseq", "__rseq_offset", "__rseq_size");
+
+/// libc's variables that say how far from the thread pointer a thread's `struct rseq` is, and its size, which is 0 if there is none.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Rseq(Option<&'static isize>, Option<&'static u32>);
+
+unsafe extern "C" {
+    static overspill_rseq: Rseq;
+}
+
+/// Bytes of glibc's thread descriptor, from the thread pointer on, that the kernel or an ending thread may read (tid, robust list),
+/// rounded up. (The last of them may lie above its stack.)
 const DESCRIPTOR_BYTES: usize = 0xA00;
+/// Bytes of a `struct rseq`: at least these.
+const RSEQ_BYTES: usize = 32;
 /// Bytes of a `struct robust_list_head`.
 const ROBUST_HEAD_BYTES: usize = 24;
 
@@ -47,6 +64,10 @@ impl CloneArgs {
 pub fn begins(agent: &'static Agent, args: &CloneArgs) {
     if args.flags & libc::CLONE_SETTLS as u64 != 0 {
         agent.wire(args.tls as usize, DESCRIPTOR_BYTES);
+        // SAFETY: two addresses, or 0, which the dynamic loader has filled in. libc's variables have these types, and do not change.
+        if let Rseq(Some(offset), Some(1..)) = unsafe { overspill_rseq } {
+            agent.wire((args.tls as usize).wrapping_add_signed(*offset), RSEQ_BYTES);
+        }
     }
     if args.flags & libc::CLONE_CHILD_CLEARTID as u64 != 0 {
         agent.wire(args.child_tid as usize, size_of::<u32>());
@@ -61,6 +82,11 @@ pub fn tid_address(agent: &'static Agent, at: usize) {
 /// set_robust_list(2): wires the head of the list that the kernel reads when this thread ends.
 pub fn robust_list(agent: &'static Agent, at: usize) {
     agent.wire(at, ROBUST_HEAD_BYTES);
+}
+
+/// rseq(2): wires what the kernel writes to.
+pub fn rseq(agent: &'static Agent, at: usize, len: usize) {
+    agent.wire(at, len.clamp(RSEQ_BYTES, DESCRIPTOR_BYTES));
 }
 
 /// exit(2), by `syscall()` or at the end of a function that clone() was given. With the program's last thread the process must end;

@@ -148,6 +148,7 @@ fn freed_memory_that_the_kernel_drops_is_zero() {
 }
 
 /// Memory can be registered with one userfaultfd only, and the pager had registered it: a program that uses one itself got EBUSY.
+/// Had that reported forks, a fork would have waited for the thread that reads the report, and that thread for its page.
 #[test]
 fn a_program_has_a_userfaultfd_of_its_own() {
     finds_all_bytes_right("own_uffd.c");

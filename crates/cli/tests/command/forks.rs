@@ -14,6 +14,13 @@ fn children_of_clone_find_everything() {
     assert!(r.stat("forks") == 7 && r.stat("pages_out") > 1000, "{}", r.stats);
 }
 
+/// Until a child's memory was registered, khugepaged could make a huge page of some of its pages, and fill with zeroes those that
+/// were out. (Found by reading the code and the kernel's.)
+#[test]
+fn no_huge_page_comes_while_a_child_is_born() {
+    finds_all_bytes_right("huge_pages.c");
+}
+
 /// Runs `family` with these arguments, at 16 MiB, with this option of the swap file.
 fn family(name: &str, suffix: &str, args: &[&str]) -> Option<Run> {
     if !able() {

@@ -1,7 +1,7 @@
 //! Programs of many threads under `overspill run`, and how threads end.
 
 use crate::common::{able, build, place};
-use crate::runs::{Run, no_swap_file_left, run, swap_option};
+use crate::runs::{Run, finds_all_bytes_right, no_swap_file_left, run, swap_option};
 
 /// Runs a case of `threads.c` in so much memory, if the machine can. It finds all right.
 fn right(memory: &str, case: &[&str]) -> Option<Run> {
@@ -93,4 +93,12 @@ fn a_process_ends_with_its_last_thread() {
 fn many_threads_discard_at_once() {
     let Some(r) = right("16M", &["discards"]) else { return };
     assert!(r.stat("zero_fills") < 1_000_000, "{}", r.stats);
+}
+
+/// The kernel writes to a thread's `struct rseq` when the thread goes on after it was preempted. If its page had gone while the
+/// thread held a lock of the pager's, the thread waited for its own page, and so did all others. (Found by reading the code: libc's
+/// own lies in a page that stays, before glibc 2.41.)
+#[test]
+fn the_page_of_a_threads_rseq_stays() {
+    finds_all_bytes_right("rseq.c");
 }

@@ -114,6 +114,23 @@ pub fn merges_memory() -> bool {
     merges == Ok(1)
 }
 
+/// For [`disable_huge_pages`]: all of them.
+pub const NO_HUGE_PAGES: i32 = 1;
+
+/// Which transparent huge pages this process does not get (PR_GET_THP_DISABLE): 0 if none are disabled, negative if that cannot be
+/// found out.
+pub fn disabled_huge_pages() -> i32 {
+    // SAFETY: touches no memory.
+    unsafe { sys!(libc::SYS_prctl, libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) }.map_or(-1, |disabled| disabled as i32)
+}
+
+/// Disables what [`disabled_huge_pages`] has told, from now on, and in a fork's child. Returns whether the kernel did it.
+pub fn disable_huge_pages(disabled: i32) -> bool {
+    let (disables, flags) = (disabled & 1, disabled & !1);
+    // SAFETY: touches no memory.
+    unsafe { sys!(libc::SYS_prctl, libc::PR_SET_THP_DISABLE, disables, flags, 0, 0) }.is_ok()
+}
+
 /// Whether a thread of this id is alive and shares this process's memory. `true` if that cannot be found out.
 pub fn shares_memory(tid: u32) -> bool {
     let (from, mut to) = (0u8, 0u8);

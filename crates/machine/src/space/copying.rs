@@ -31,6 +31,10 @@ impl Copying {
     pub fn end(&mut self) {
         (self.count, self.window) = (0, (0, 0));
     }
+    /// Whether no page is being taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
     /// Sets the range that the page daemon is discarding now.
     pub(crate) fn set_window(&mut self, window: (usize, usize)) {
         self.window = window;
