@@ -60,6 +60,16 @@ impl Mappings {
         })?;
         Ok(found)
     }
+
+    /// Calls `f(start, end)` for each run of pages that the kernel has, of `most` pages at most. A page that it is moving counts as
+    /// swapped, and so does a mark at an address that has no page: a guard page, which Linux tells apart since 6.15, or a page that
+    /// its swap has lost. A mark that is taken for a page is charged, and cannot be evicted; that is all.
+    fn populated(&self, start: usize, end: usize, most: u64, mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        let pagemap = self.pagemap.as_ref().ok_or(libc::EBADF)?.raw();
+        let wanted = Wanted { any: PAGE_IS_PRESENT | PAGE_IS_SWAPPED, ..Wanted::default() };
+        scan(pagemap, (start, end), Wanted { none: PAGE_IS_GUARD, ..wanted }, most, &mut f)
+            .or_else(|_| scan(pagemap, (start, end), wanted, most, f))
+    }
 }
 
 impl overspill_machine::kernel::Mappings for Mappings {
@@ -91,15 +101,26 @@ impl overspill_machine::kernel::Mappings for Mappings {
     }
 
     fn references(&mut self, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), Errno> {
-        scan(open(&mut self.pagemap, PAGEMAP)?, (start, end), (PAGE_IS_PRESENT | PAGE_IS_ACCESSED, 0), u64::MAX, f)
+        scan(
+            open(&mut self.pagemap, PAGEMAP)?,
+            (start, end),
+            Wanted { all: PAGE_IS_PRESENT | PAGE_IS_ACCESSED, ..Wanted::default() },
+            u64::MAX,
+            f,
+        )
     }
 
-    fn first_present(&self, start: usize, end: usize) -> usize {
-        let Some(pagemap) = &self.pagemap else { return start };
+    fn first_populated(&self, start: usize, end: usize) -> usize {
         let mut first = end;
-        match scan(pagemap.raw(), (start, end), (0, PAGE_IS_PRESENT | PAGE_IS_SWAPPED), 1, |start, _| first = first.min(start)) {
+        match self.populated(start, end, 1, |start, _| first = first.min(start)) {
             Ok(()) => first,
             Err(_) => start,
+        }
+    }
+
+    fn each_populated(&self, start: usize, end: usize, mut f: impl FnMut(usize)) {
+        if self.populated(start, end, u64::MAX, |start, end| (start..end).step_by(PAGE_SIZE).for_each(&mut f)).is_err() {
+            sys::each_resident(start, end, f);
         }
     }
 }
@@ -145,21 +166,27 @@ struct ScanArg {
 pub const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_GUARD: u64 = 1 << 8;
 /// It was touched since UFFDIO_RWPROTECT. From the same series as `FEATURES_REFERENCES` of `uffd.rs`.
 const PAGE_IS_ACCESSED: u64 = 1 << 9;
 
-/// Calls `f(start, end)` for each run of pages of the range that have all categories of the one mask, and if there are any in the
-/// other, one of those. In bytes, of `most` pages. `pagemap` is that file of /proc.
+/// The categories of pages that are looked for.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    /// A page has all of these.
+    all: u64,
+    /// It has one of these, if there are any.
+    any: u64,
+    /// It has none of these.
+    none: u64,
+}
+
+/// Calls `f(start, end)` for each run of pages of the range that are wanted. In bytes, of `most` pages. `pagemap` is that file of
+/// /proc.
 ///
 /// # Errors
 /// EINVAL: the kernel does not tell.
-fn scan(
-    pagemap: i32,
-    (start, end): (usize, usize),
-    (all, any): (u64, u64),
-    most: u64,
-    mut f: impl FnMut(usize, usize),
-) -> Result<(), i32> {
+fn scan(pagemap: i32, (start, end): (usize, usize), wanted: Wanted, most: u64, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
     let mut regions = [PageRegion::default(); 64];
     let (mut at, mut left) = (start, most);
     while at < end && left > 0 {
@@ -170,9 +197,10 @@ fn scan(
             vec: regions.as_mut_ptr() as u64,
             vec_len: regions.len() as u64,
             max_pages: left,
-            category_mask: all,
-            category_anyof_mask: any,
-            return_mask: all | any,
+            category_inverted: wanted.none,
+            category_mask: wanted.all | wanted.none,
+            category_anyof_mask: wanted.any,
+            return_mask: wanted.all,
             ..ScanArg::default()
         };
         // SAFETY: the kernel reads and writes the structure and at most `vec_len` regions, both live.
@@ -226,17 +254,17 @@ mod tests {
         let base = unsafe { sys!(libc::SYS_mmap, 0usize, LEN, libc::PROT_NONE, flags, usize::MAX, 0usize) }.expect("address space");
         let mappings = Mappings::opened();
         let end = base + LEN;
-        assert_eq!(mappings.first_present(base, end), end);
-        assert_eq!(Mappings::default().first_present(base, end), base, "nothing is known");
+        assert_eq!(mappings.first_populated(base, end), end);
+        assert_eq!(Mappings::default().first_populated(base, end), base, "nothing is known");
         for at in [end - PAGE_SIZE, base + LEN / 2 + 3 * PAGE_SIZE] {
             // SAFETY: our own mapping, which nobody else uses.
             unsafe {
                 sys!(libc::SYS_mprotect, at, PAGE_SIZE, libc::PROT_READ | libc::PROT_WRITE).expect("protected");
                 (at as *mut u8).write(1);
             }
-            assert_eq!((mappings.first_present(base, end), mappings.first_present(at, end)), (at, at));
+            assert_eq!((mappings.first_populated(base, end), mappings.first_populated(at, end)), (at, at));
         }
-        assert_eq!(mappings.first_present(base + LEN / 2 + 4 * PAGE_SIZE, end), end - PAGE_SIZE);
+        assert_eq!(mappings.first_populated(base + LEN / 2 + 4 * PAGE_SIZE, end), end - PAGE_SIZE);
         // SAFETY: nobody uses it any more.
         unsafe { area::unmap(base as *mut u8, LEN) };
     }
@@ -251,9 +279,22 @@ mod tests {
         let found = || {
             let mut found = Vec::new();
             sys::each_resident(base, at(1000), |at| found.push((at - base) / PAGE_SIZE));
+            for mappings in [Mappings::opened(), Mappings::default()] {
+                let mut populated = Vec::new();
+                mappings.each_populated(base, at(1000), |at| populated.push((at - base) / PAGE_SIZE));
+                assert_eq!(populated, found, "there is nothing in the kernel's swap");
+            }
             found
         };
         assert_eq!(found(), touched);
+        const MADV_GUARD_INSTALL: usize = 102; // since Linux 6.13
+        let wanted = Wanted { none: PAGE_IS_GUARD, ..Wanted::default() };
+        let pagemap = Mappings::opened().pagemap.expect("it is there");
+        if scan(pagemap.raw(), (base, at(1)), wanted, 1, |_, _| {}).is_ok() {
+            // SAFETY: our own mapping, whose page nobody has touched.
+            unsafe { sys!(libc::SYS_madvise, at(600), PAGE_SIZE, MADV_GUARD_INSTALL) }.expect("a guard page");
+            assert_eq!(found(), touched, "a guard page is no page");
+        }
         // SAFETY: nobody uses it any more.
         unsafe { area::unmap(at(700) as *mut u8, PAGE_SIZE) };
         assert_eq!(found(), touched);

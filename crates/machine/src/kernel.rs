@@ -257,6 +257,8 @@ pub enum Mistake {
     KeepsNothing,
     /// A parking place that was not used is not given back.
     LosesPlaces,
+    /// Native pages that are in the kernel's swap are not adopted: when they come back, nobody charges them.
+    OverlooksKernelSwap,
     /// Faults go above the budget although frames could be had.
     GoesOverBudget,
     /// A device that has answered ENOSPC once is not asked again before the program is stopped.
@@ -515,8 +517,12 @@ pub trait Mappings: Default {
     /// # Errors
     /// The kernel cannot be asked.
     fn references(&mut self, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), Errno>;
-    /// An address before which no page of the range is in memory. It is `start` while the descriptors are not open.
-    fn first_present(&self, start: usize, end: usize) -> usize;
+    /// An address before which the range is not populated: see [`Mappings::each_populated`]. It is `start` while the descriptors
+    /// are not open.
+    fn first_populated(&self, start: usize, end: usize) -> usize;
+    /// Calls `f` with the address of each page of the range that the kernel has, in memory or in its own swap: a touch of it is not
+    /// reported. Without the descriptors, as [`Kernel::each_resident`].
+    fn each_populated(&self, start: usize, end: usize, f: impl FnMut(usize));
 }
 
 /// Memory of this process that stays where it is, in bytes.

@@ -2,7 +2,7 @@
 //!
 //! **Native until it matters.** A new range that fits the budget as a whole is left to the kernel and charged in full. While
 //! everything fits, the program runs at the kernel's speed, and stays within the budget. When frames get short, all native ranges
-//! are adopted: they are registered, and their present pages are taken over one by one.
+//! are adopted: they are registered, and the pages that they have are taken over one by one.
 
 use crate::errno::{self, Errno};
 use crate::kernel::{Host as _, Kernel, Mappings as _};
@@ -136,10 +136,11 @@ impl<K: Kernel> Machine<K> {
         }
         let mut start = range.start;
         while start < range.end {
-            let at = map.mappings.first_present(start, range.end);
+            let at = map.mappings.first_populated(start, range.end);
             let end = range.end.min(at + Self::ADOPTED_BYTES);
             let mut core = self.core.lock();
-            K::each_resident(at, end, |addr| {
+            // Those in the kernel's swap, too: it brings them in without a report, and nobody would charge them or evict them.
+            map.mappings.each_populated(at, end, |addr| {
                 core.vm.adopt(range.page(addr));
             });
             start = end;

@@ -63,15 +63,22 @@ impl Mappings for SimMappings {
         }
         Ok(())
     }
-    fn first_present(&self, start: usize, end: usize) -> usize {
-        resident(start, end, |pages| pages.next().unwrap_or(end))
+    fn first_populated(&self, start: usize, end: usize) -> usize {
+        populated(start, end, true).first().copied().unwrap_or(end)
+    }
+    fn each_populated(&self, start: usize, end: usize, f: impl FnMut(usize)) {
+        populated(start, end, !Sim::mistake(Mistake::OverlooksKernelSwap)).into_iter().for_each(f);
     }
 }
 
-/// The pages of a range that are in memory.
-fn resident<T>(start: usize, end: usize, f: impl FnOnce(&mut dyn Iterator<Item = usize>) -> T) -> T {
-    let there = |(at, entry): (&usize, &Entry)| matches!(entry, Entry::Page { .. } | Entry::Zero { .. }).then_some(*at);
-    world().kernel.enter(|kernel| f(&mut kernel.spaces[here()].table.range(start..end).filter_map(there)))
+/// The pages of a range that are in memory, and those in the kernel's swap if they count.
+fn populated(start: usize, end: usize, swap_counts: bool) -> Vec<usize> {
+    let there = |(at, entry): (&usize, &Entry)| match entry {
+        Entry::Page { swapped, .. } => (swap_counts || !swapped).then_some(*at),
+        Entry::Zero { .. } => Some(*at),
+        Entry::Poison | Entry::Guard | Entry::Marker => None,
+    };
+    world().kernel.enter(|kernel| kernel.spaces[here()].table.range(start..end).filter_map(there).collect())
 }
 
 /// A host without a family, polling handlers, or a recording.
@@ -194,7 +201,7 @@ impl Kernel for Sim {
         }
     }
     fn each_resident(start: usize, end: usize, f: impl FnMut(usize)) {
-        resident(start, end, |pages| pages.collect::<Vec<_>>()).into_iter().for_each(f);
+        populated(start, end, false).into_iter().for_each(f);
     }
     fn is_mapped(start: usize, end: usize) -> bool {
         world().kernel.enter(|kernel| {

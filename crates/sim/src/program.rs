@@ -74,6 +74,8 @@ pub struct Habits {
     pub peeks: usize,
     /// In so many it first changes the budget or the policy, or has pages kept in memory.
     pub whims: usize,
+    /// In so many the kernel first writes pages of the program's to its own swap.
+    pub kernel_swap: usize,
     /// Each thread has addresses of its own, and makes its calls in an address space without a pager as well.
     pub twins: bool,
     /// How many times as long ranges it discards, unmaps and moves.
@@ -253,6 +255,9 @@ impl<'a> Thread<'a> {
             }
             if self.habits.whims > 0 && self.rng.below(1000) < self.habits.whims {
                 self.whim();
+            }
+            if self.habits.kernel_swap > 0 && self.rng.below(1000) < self.habits.kernel_swap {
+                self.go_to_kernel_swap();
             }
             match self.rng.weighted(&self.habits.weights) {
                 0 => self.touch(),
@@ -449,6 +454,13 @@ impl<'a> Thread<'a> {
                 map.set_limit(core, limit);
             },
         );
+    }
+
+    /// The kernel takes pages of the program's out of memory.
+    fn go_to_kernel_swap(&mut self) {
+        let Some((at, len)) = self.stretch(48) else { return };
+        self.say(format_args!("has {at:x} +{len} in the kernel's swap"));
+        self.world.kernel.enter(|kernel| kernel.spaces[here()].swap_out(at, at + len * PAGE));
     }
 
     /// Has a page kept in memory.

@@ -83,6 +83,7 @@ pub const USUAL: Scenario = Scenario {
         seals: 0,
         peeks: 0,
         whims: 0,
+        kernel_swap: 0,
         twins: false,
         large: 1,
     },

@@ -37,6 +37,16 @@ fn what_is_resident_is_charged() {
     all_pass(&WRITABLE, 10);
 }
 
+/// The machine has swap of the kernel's as well. What was there when native memory was adopted was not charged, and never evicted:
+/// the kernel brought it back, without a report. mincore(2), which was asked, does not tell of it.
+const KERNEL_SWAP: Scenario =
+    Scenario { memory: 224, habits: Habits { kernel_swap: 300, pages: 200, ..WRITABLE.habits }, ..WRITABLE };
+
+#[test]
+fn what_the_kernel_has_swapped_out_is_charged() {
+    all_pass(&KERNEL_SWAP, 20);
+}
+
 /// Memory is made writable, written, discarded and protected again, under pressure.
 const FLIPS: Scenario = Scenario {
     threads: 3,
@@ -625,6 +635,7 @@ fn each_mistake_is_found() {
         (KeepsWhatIsFreed, COMPRESSED, 1),
         (KeepsNothing, WHIMS, 2),
         (LosesPlaces, USUAL, 409),
+        (OverlooksKernelSwap, KERNEL_SWAP, 0),
         (GoesOverBudget, USUAL, 8),
         (AsksOnce, SPACE_COMES_BACK, 11),
         (ForgetsWhoWaits, CROWDED, 113),

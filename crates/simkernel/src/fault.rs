@@ -31,6 +31,9 @@ impl Space {
         {
             *protected = false;
         }
+        if let Some(Entry::Page { swapped, .. }) = self.table.get_mut(&page) {
+            *swapped = false;
+        }
         match self.table.get_mut(&page) {
             Some(Entry::Poison) => Access::Signal(SIGBUS),
             Some(Entry::Guard) => Access::Signal(SIGSEGV),

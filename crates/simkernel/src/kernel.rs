@@ -323,7 +323,7 @@ impl Kernel {
         for page in there {
             let goes = match (&space.table[&page], advice) {
                 (Entry::Guard, _) => false,
-                (Entry::Poison, _) => true,
+                (Entry::Poison | Entry::Page { swapped: true, .. }, _) => true,
                 // the pages stay until memory is short, and for good if they are written again
                 (_, Advice::Free) => false,
                 _ => true,

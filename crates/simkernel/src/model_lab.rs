@@ -128,7 +128,7 @@ impl Pmap for ModelLab {
         places.iter().for_each(|at| drop(memory.table.remove(&place(*at))));
     }
     fn resident(&mut self, at: usize) -> bool {
-        matches!(self.kernel.spaces[SPACE].table.get(&at), Some(Entry::Page { .. } | Entry::Zero { .. }))
+        matches!(self.kernel.spaces[SPACE].table.get(&at), Some(Entry::Page { swapped: false, .. } | Entry::Zero { .. }))
     }
     fn changing(&mut self) -> bool {
         self.settle();

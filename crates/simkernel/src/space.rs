@@ -278,6 +278,15 @@ impl Space {
         there.filter(|at| self.find(*at).is_some_and(|vma| vma.uffd.is_some_and(|r| r.watches))).collect()
     }
 
+    /// The kernel is short of memory, and writes pages of a range to its own swap.
+    pub fn swap_out(&mut self, start: usize, end: usize) {
+        for (_, entry) in self.table.range_mut(start..end) {
+            if let Entry::Page { frame, swapped, .. } = entry {
+                *swapped = frame.pins == 0;
+            }
+        }
+    }
+
     /// Lifts write protection from the entries of a range.
     pub fn let_write(&mut self, start: usize, end: usize) {
         let marks: Vec<usize> =
@@ -304,9 +313,9 @@ impl Space {
                     let shared = match entry {
                         // a device that has pinned the page goes on with the parent's; the child gets a copy at once
                         Entry::Page { frame, .. } if frame.pins > 0 => crate::table::Frame::entry(&frame.bytes),
-                        Entry::Page { frame, exclusive, .. } => {
+                        Entry::Page { frame, exclusive, swapped, .. } => {
                             *exclusive = false;
-                            Entry::Page { frame: Arc::clone(frame), exclusive: false, protected: false }
+                            Entry::Page { frame: Arc::clone(frame), exclusive: false, protected: false, swapped: *swapped }
                         }
                         Entry::Zero { .. } => Entry::Zero { protected: false },
                         Entry::Poison => Entry::Poison,

@@ -16,7 +16,12 @@ pub struct Frame {
 impl Frame {
     /// An entry for a new page with this content, which nobody shares.
     pub fn entry(bytes: &PageBytes) -> Entry {
-        Entry::Page { frame: Arc::new(Frame { bytes: Box::new(*bytes), pins: 0 }), exclusive: true, protected: false }
+        Entry::Page {
+            frame: Arc::new(Frame { bytes: Box::new(*bytes), pins: 0 }),
+            exclusive: true,
+            protected: false,
+            swapped: false,
+        }
     }
 }
 
@@ -32,6 +37,8 @@ pub enum Entry {
         exclusive: bool,
         /// Writes are messages. Where pages can be watched: it was not touched since it was watched.
         protected: bool,
+        /// The page is in the kernel's own swap. An access brings it in, without a message.
+        swapped: bool,
     },
     /// The shared page of zeroes, until it is written.
     Zero {

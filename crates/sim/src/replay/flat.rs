@@ -207,8 +207,11 @@ impl kernel::Mappings for FlatMappings {
         });
         Ok(())
     }
-    fn first_present(&self, start: usize, _: usize) -> usize {
+    fn first_populated(&self, start: usize, _: usize) -> usize {
         start
+    }
+    fn each_populated(&self, _: usize, _: usize, _: impl FnMut(usize)) {
+        never()
     }
 }
 
