@@ -101,13 +101,8 @@ impl overspill_machine::kernel::Mappings for Mappings {
     }
 
     fn references(&mut self, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), Errno> {
-        scan(
-            open(&mut self.pagemap, PAGEMAP)?,
-            (start, end),
-            Wanted { all: PAGE_IS_PRESENT | PAGE_IS_ACCESSED, ..Wanted::default() },
-            u64::MAX,
-            f,
-        )
+        let wanted = Wanted { all: PAGE_IS_PRESENT | PAGE_IS_ACCESSED, ..Wanted::default() };
+        scan(open(&mut self.pagemap, PAGEMAP)?, (start, end), wanted, u64::MAX, f)
     }
 
     fn first_populated(&self, start: usize, end: usize) -> usize {

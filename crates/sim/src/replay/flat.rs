@@ -210,8 +210,8 @@ impl kernel::Mappings for FlatMappings {
     fn first_populated(&self, start: usize, _: usize) -> usize {
         start
     }
-    fn each_populated(&self, _: usize, _: usize, _: impl FnMut(usize)) {
-        never()
+    fn each_populated(&self, start: usize, end: usize, f: impl FnMut(usize)) {
+        Flat::each_resident(start, end, f);
     }
 }
 
