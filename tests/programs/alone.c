@@ -1,5 +1,5 @@
 /* One thread touches pages of its memory in random order: first all of them once, then some again, then some again while other
- * threads occupy every CPU. usage: alone [MiB [pages touched again each time]]
+ * threads occupy every CPU. usage: alone [MiB [pages touched again each time [user id]]]
  * Prints one line and exits 0; a wrong page is exit status 3. */
 #include <pthread.h>
 #include <stdint.h>
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     size_t touches = (size_t)atol(argc > 2 ? argv[2] : "4000");
     memory = malloc(pages * WORDS * sizeof *memory);
     uint32_t *order = malloc(pages * sizeof *order);
-    if (!memory || !order)
+    if (!memory || !order || (argc > 3 && setuid(atoi(argv[3]))))
         return 1;
     for (size_t i = 0; i < pages; i++)
         order[i] = i;

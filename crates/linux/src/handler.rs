@@ -12,7 +12,7 @@ use crate::reader::TOKEN_OTHER;
 use crate::same_cpu::Candidate;
 use crate::spinner::{SPIN_NS, Spinner};
 use crate::sys::{self, Errno};
-use crate::wake_policy::WakePolicy;
+use crate::wake_policy::{STANDBY, WakePolicy};
 use overspill_machine::events::MESSAGES;
 use overspill_machine::kernel::{Io as _, Kernel as _, Uffd as _};
 
@@ -28,7 +28,7 @@ struct Handler<'a> {
     inner: overspill_machine::handler::Handler<Linux>,
     /// The descriptor that messages are read from.
     messages: i32,
-    /// The CPU that it is bound to when all handlers poll.
+    /// The CPU that it is bound to when all handlers poll, or [`STANDBY`].
     cpu: Option<usize>,
     /// The CPUs on which it may run otherwise, and their number.
     anywhere: [u64; 16],
@@ -113,7 +113,7 @@ impl<'a> Handler<'a> {
             missed: false,
             reads: 0,
             spinner: Spinner::default(),
-            candidate: Candidate::here(&machine.host.wake_policy),
+            candidate: Candidate::here(&machine.host.wake_policy, cpu == Some(STANDBY)),
             halt_poll: HaltPoll::new(machine.host.halt_polls),
         })
     }
@@ -157,6 +157,7 @@ impl<'a> Handler<'a> {
             self.machine.status.counters.halt_poll_begun.add(1);
         }
         if let Some(cpu) = self.cpu
+            && cpu != STANDBY
             && self.bound != WakePolicy::binds(poller)
         {
             self.bound = !self.bound;
@@ -175,7 +176,9 @@ impl<'a> Handler<'a> {
         if sleeps {
             self.halt_poll.stop();
             self.inner.reader.give_back(self.machine, true);
-            if self.policy.wait(poller, || sys::is_readable(self.messages)) {
+            if self.cpu == Some(STANDBY) {
+                self.policy.sleep(poller);
+            } else if self.policy.wait(poller, || sys::is_readable(self.messages)) {
                 self.machine.status.counters.same_cpu_starved.add(1);
             }
         }

@@ -8,8 +8,11 @@
 //! For the same reason the handler may not get the CPU while other threads want it, and a thread that waits for the handler then
 //! waits long. So another handler watches it, every 1 to 16 ms. If it has something to do, does not sleep and makes no progress,
 //! the watcher makes it an ordinary thread again, and there is no same-CPU handler for a while. That takes CAP_SYS_NICE
-//! ([`sys::may_be_ordinary_again`]); without it there is no same-CPU handler. The watcher stays off that CPU, and
-//! the page daemon stays on it ([`Stays`]).
+//! ([`sys::may_be_ordinary_again`]). The watcher stays off that CPU, and the page daemon stays on it ([`Stays`]).
+//!
+//! Without that right, another handler is in its place: the *standby handler*, which does nothing else, and gives way for good. If
+//! it makes no progress, it goes on giving way, and the others take over. What it has in hand is done when it gets the CPU again,
+//! for a tenth of a millisecond in every 34 that another thread has. So it is tried less often. It serves one thread only.
 //!
 //! A same-CPU handler is for the faults of one thread, or of several that do little else. Pages that are read ahead are copied in
 //! the program's place then, 2 us each. That costs less than the wakes across CPUs of the faults between.
@@ -41,6 +44,8 @@ pub struct SameCpu {
     pause: AtomicU64,
     /// A handler has the right to be one.
     possible: AtomicBool,
+    /// The standby handler's thread id, or 0.
+    standby: AtomicU32,
     /// It serves several threads.
     several: AtomicBool,
     /// The threads that read pages do little else.
@@ -70,6 +75,7 @@ impl SameCpu {
     /// Forgets the handler, in a fork's child.
     pub(crate) fn reset(&self) {
         self.handler.store(0, Relaxed);
+        self.standby.store(0, Relaxed);
         self.cpu.store(0, Relaxed);
         self.waiting.store(0, Relaxed);
         self.watched.store(false, Relaxed);
@@ -87,8 +93,13 @@ impl WakePolicy {
             same_cpu.watched.store(false, Release);
             return starved;
         }
-        futex_wait(&self.poller, seen, 1_000_000_000);
+        self.sleep(seen);
         false
+    }
+
+    /// As [`WakePolicy::wait`], for the standby handler, which must not watch: it may get no CPU.
+    pub fn sleep(&self, seen: u32) {
+        futex_wait(&self.poller, seen, 1_000_000_000);
     }
 
     fn watch(&self, seen: u32, readable: impl Fn() -> bool) -> bool {
@@ -127,7 +138,13 @@ impl WakePolicy {
         }
     }
 
-    /// Whether the calling handler, whose thread id is `handler`, may be the same-CPU handler from now on.
+    /// Whether the standby handler may be the same-CPU handler from now on. Then it polls in place of the calling one.
+    fn begin_standby(&self) -> bool {
+        let standby = self.same_cpu.standby.load(Relaxed);
+        standby != 0 && self.begin(standby)
+    }
+
+    /// Whether the handler with this thread id may be the same-CPU handler from now on. The calling one polls alone.
     fn begin(&self, handler: u32) -> bool {
         let same_cpu = &self.same_cpu;
         let now = sys::now_ns();
@@ -140,7 +157,7 @@ impl WakePolicy {
         same_cpu.ordinary.store(false, Relaxed);
         same_cpu.handler.store(handler, Release);
         // one of the others must watch; if all of them were just called to poll, there is no same-CPU handler
-        let watched = self.call_watcher();
+        let watched = self.call_watcher(handler == same_cpu.standby.load(Relaxed));
         if !watched {
             same_cpu.handler.store(0, Release);
         }
@@ -156,7 +173,11 @@ impl WakePolicy {
         if handler == 0 {
             return;
         }
-        sys::give_way(handler, false);
+        let standby = handler == same_cpu.standby.load(Relaxed);
+        match standby {
+            true => self.set_everyone(),
+            false => sys::give_way(handler, false),
+        }
         if starved {
             let now = sys::now_ns();
             let several = same_cpu.several.load(Relaxed);
@@ -169,7 +190,7 @@ impl WakePolicy {
             let good = now.saturating_sub(same_cpu.since.load(Relaxed)) > lasts * paused;
             let next = if good { *PAUSE_NS.start() } else { (2 * paused).min(*PAUSE_NS.end()) };
             pause.store(next, Relaxed);
-            again.store(now + next, Relaxed);
+            again.store(now + if standby { STANDBY_PAUSES * next } else { next }, Relaxed);
         }
     }
 
@@ -227,6 +248,9 @@ const QUIET: u32 = 50;
 /// time.
 const PAUSE_NS: core::ops::RangeInclusive<u64> = 100_000_000..=10_000_000_000;
 
+/// So many times as long after a standby handler that made no progress.
+const STANDBY_PAUSES: u64 = 8;
+
 /// Several threads have one handler as long as they do little but fault: while together they get less than this of one processor,
 /// in thousandths. (Threads that read at random get 130, those of `xz -T2` 400 to 650. With one handler xz took 39 s instead of 26:
 /// the threads of a CPU without the handler got more of the processors than the other, and load control came too late.)
@@ -242,15 +266,18 @@ const MESSAGES: u32 = 64;
 /// When [`SPIN_NS`] was too short this many times in a row, the handler sleeps until the read completes.
 const VAIN: u32 = 64;
 
-/// If this many times in a row no message had come when all work was done, the program probably runs on another CPU. Then the
-/// handler asks for that CPU. The number doubles each time that this did not help.
-const APART: core::ops::RangeInclusive<u32> = 2..=256;
+/// If this many times in a row no message had come when all work was done, the program may run on another CPU. Then the handler
+/// asks for that CPU, which takes some 30 us. The number doubles each time that the program is on this one: then it sleeps between
+/// its faults, as a server does.
+const APART: core::ops::RangeInclusive<u32> = 2..=64;
 
 /// A handler that may be the same-CPU handler.
 #[derive(Debug)]
 pub struct Candidate {
     /// It is allowed to be one.
     may: bool,
+    /// It is the standby handler.
+    standby: bool,
     /// Its thread id.
     handler: u32,
     /// It is the same-CPU handler.
@@ -267,15 +294,20 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The calling thread.
-    pub fn here(policy: &WakePolicy) -> Self {
-        let may = sys::may_be_ordinary_again();
-        if may {
+    /// The calling thread. `standby`: it is the standby handler.
+    pub fn here(policy: &WakePolicy, standby: bool) -> Self {
+        let handler = sys::gettid();
+        let may = !standby && sys::may_be_ordinary_again();
+        if may || standby {
             sys::keep_io_priority(); // it would fall with the scheduling policy
+        }
+        if may {
             policy.same_cpu.allow();
         }
-        let apart_max = *APART.start();
-        Candidate { may, handler: sys::gettid(), on: false, messages: 0, vain: 0, thread: 0, apart: 0, apart_max }
+        if standby {
+            policy.same_cpu.standby.store(handler, Relaxed);
+        }
+        Candidate { may, standby, handler, on: false, messages: 0, vain: 0, thread: 0, apart: 0, apart_max: *APART.start() }
     }
 
     /// Stops being the same-CPU handler before the thread gives up rights: it may need one of them to become an ordinary thread
@@ -291,6 +323,9 @@ impl Candidate {
 
     /// Notes that the thread has given up rights.
     pub fn has_given_up(&mut self, policy: &WakePolicy) {
+        if self.standby {
+            return;
+        }
         self.may = self.may && sys::may_be_ordinary_again();
         policy.same_cpu.possible.store(self.may, Relaxed);
     }
@@ -320,13 +355,23 @@ impl Candidate {
     /// and the calling thread is bound to no CPU for another reason. Returns whether it has just become the same-CPU handler, even
     /// if its watcher has ended that already.
     pub fn decide(&mut self, policy: &WakePolicy, alone: bool, anywhere: &[u64; 16]) -> bool {
-        let mut on = self.on && alone && policy.same_cpu.handler.load(Acquire) == self.handler;
+        let is_it = alone && policy.same_cpu.handler.load(Acquire) == self.handler;
+        let mut on = self.on && is_it;
         let mut begun = false;
-        if self.messages >= MESSAGES {
+        if self.standby {
+            begun = is_it && !self.on;
+            if begun {
+                self.thread = policy.last_thread();
+            }
+        } else if self.messages >= MESSAGES {
             self.messages = 0;
-            begun = !on && self.may && alone && self.thread != 0 && policy.begin(self.handler);
-            on |= begun;
+            let may = !on && alone && self.thread != 0;
+            begun = may && self.may && policy.begin(self.handler);
+            if may && !self.may {
+                policy.begin_standby();
+            }
         }
+        on |= begun;
         if on {
             policy.same_cpu.beat.fetch_add(1, Release);
             policy.goes_on();
@@ -356,6 +401,10 @@ impl Candidate {
     /// Gives way to other threads, unless it was ended meanwhile: then nobody watches. Nor does it if the page daemon has just made
     /// it an ordinary thread. Returns whether it is still the same-CPU handler.
     fn gives_way(&self, policy: &WakePolicy) -> bool {
+        if self.standby {
+            sys::give_way_for_good();
+            return true;
+        }
         sys::give_way(0, true);
         let is_it = policy.same_cpu.handler.load(Acquire) == self.handler;
         if !is_it || policy.same_cpu.ordinary.load(SeqCst) {
@@ -367,24 +416,26 @@ impl Candidate {
     /// Notes that all work was done, and whether the next message had come already.
     pub fn note_guess(&mut self, policy: &WakePolicy, right: bool) {
         if right {
-            (self.apart, self.apart_max) = (0, *APART.start());
+            self.apart = 0;
             return;
         }
         policy.served();
         self.apart += 1;
         if self.apart >= self.apart_max {
-            self.apart_max = (2 * self.apart_max).min(*APART.end());
-            self.follow(policy);
+            let moved = self.follow(policy);
+            self.apart_max = if moved { *APART.start() } else { (2 * self.apart_max).min(*APART.end()) };
         }
     }
 
-    /// Goes to the program's CPU.
-    fn follow(&mut self, policy: &WakePolicy) {
+    /// Goes to the program's CPU. Returns whether that is another one.
+    fn follow(&mut self, policy: &WakePolicy) -> bool {
         self.apart = 0;
-        if let Some(cpu) = sys::cpu_of(self.thread) {
+        let Some(cpu) = sys::cpu_of(self.thread) else { return false };
+        let moved = policy.same_cpu.cpu.swap(cpu as u32 + 1, Relaxed) != cpu as u32 + 1;
+        if moved {
             sys::set_affinity(&sys::only_cpu(cpu));
-            policy.same_cpu.cpu.store(cpu as u32 + 1, Relaxed);
         }
+        moved
     }
 }
 
@@ -439,7 +490,7 @@ impl Drop for Stays {
 mod tests {
     use super::*;
     use crate::sys::futex_wake;
-    use crate::wake_policy::ALONE;
+    use crate::wake_policy::{ALONE, STANDBY};
 
     /// The scheduling policy of a thread, as the kernel has it.
     fn scheduling_of(tid: u32) -> i32 {
@@ -558,6 +609,55 @@ mod tests {
         );
     }
 
+    /// Handlers that may not return from SCHED_IDLE could not be same-CPU handlers: without root, and in servers that give it up,
+    /// each fault woke threads across CPUs. The standby handler is in their place. If it gets no CPU, the others take over.
+    #[test]
+    fn the_standby_handler_is_in_the_place_of_those_that_have_no_right() {
+        let (policy, anywhere) = (WakePolicy::default(), sys::allowed_cpus());
+        let polls = |cpu| WakePolicy::polls(policy.poller(), Some(cpu));
+        let thread = sys::gettid();
+        let mut ordinary = Candidate { may: false, ..Candidate::here(&policy, false) };
+        let messages = |ordinary: &mut Candidate| {
+            for _ in 0..MESSAGES {
+                policy.note(thread, Some(0));
+                ordinary.note(thread);
+            }
+            let alone = polls(0) && !WakePolicy::binds(policy.poller());
+            assert!(!ordinary.decide(&policy, alone, &anywhere) && !ordinary.is_on());
+        };
+        messages(&mut ordinary);
+        messages(&mut ordinary);
+        assert!(polls(0) && !polls(STANDBY), "there is none");
+        std::thread::scope(|scope| {
+            let standby = scope.spawn(|| {
+                let mut standby = Candidate::here(&policy, true);
+                messages(&mut ordinary);
+                assert!(polls(STANDBY) && !polls(0) && !polls(1));
+                assert!(standby.decide(&policy, true, &anywhere) && standby.is_on());
+                assert_eq!(scheduling_of(0), libc::SCHED_IDLE);
+                assert_eq!(sys::allowed_cpus(), sys::only_cpu(sys::cpu_of(thread).expect("its CPU")));
+                (0..2 * ALONE).for_each(|_| policy.note(thread, Some(STANDBY)));
+                assert!(polls(STANDBY), "one thread faults");
+                policy.end(true);
+                assert!(!polls(STANDBY) && polls(0) && polls(1));
+                (0..2 * ALONE).for_each(|_| policy.note(thread, Some(STANDBY)));
+                assert!(!polls(STANDBY), "by faults that it has read before");
+                assert!(!standby.decide(&policy, false, &anywhere) && !standby.is_on());
+                messages(&mut ordinary);
+                messages(&mut ordinary);
+                assert!(polls(0) && !polls(STANDBY), "not at once again");
+                let again = policy.same_cpu.again.load(Relaxed) - sys::now_ns();
+                assert!((1..=STANDBY_PAUSES).contains(&again.div_ceil(*PAUSE_NS.start())), "{again} ns");
+                policy.same_cpu.again.store(0, Relaxed);
+                messages(&mut ordinary);
+                assert!(polls(STANDBY));
+                policy.call_everyone();
+                assert!(!polls(STANDBY) && polls(0) && policy.same_cpu.handler.load(Acquire) == 0);
+            });
+            standby.join().expect("it is right");
+        });
+    }
+
     /// A handler of several threads that began while the page daemon worked was not told, got no CPU, and was ended with a pause.
     #[test]
     fn the_page_daemon_gets_by_with_a_handler_of_several_threads() {
@@ -565,7 +665,7 @@ mod tests {
             return;
         }
         let policy = WakePolicy::default();
-        let candidate = Candidate::here(&policy);
+        let candidate = Candidate::here(&policy, false);
         (0..=ALONE).for_each(|_| policy.note(7, Some(0)));
         for several in [false, true] {
             policy.daemon_works(true);
@@ -589,7 +689,7 @@ mod tests {
         let cpus: Vec<usize> = sys::cpus_of(&anywhere).collect();
         for cpu in [cpus[0], cpus[cpus.len() - 1]] {
             let policy = WakePolicy::default();
-            let mut candidate = Candidate::here(&policy);
+            let mut candidate = Candidate::here(&policy, false);
             let messages = |candidate: &mut Candidate, of: u32| {
                 (0..MESSAGES).for_each(|_| {
                     policy.note(of, Some(0));

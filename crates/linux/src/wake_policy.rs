@@ -28,6 +28,8 @@ const EVERYONE: u32 = u32::MAX;
 /// So a handler that is about to wait for a change of the word does not miss that there is a same-CPU handler to watch.
 const CPU_BITS: u32 = 16;
 const CPU: u32 = (1 << CPU_BITS) - 1;
+/// In place of a CPU: the [standby](crate::same_cpu) handler.
+pub const STANDBY: usize = CPU as usize - 1;
 const COUNT: u32 = (1 << (31 - CPU_BITS)) - 1;
 /// After this many faults in a row by one thread, that thread counts as the only one that faults. Guessed: a change of policy costs
 /// about as much as one wake too many.
@@ -73,9 +75,9 @@ impl WakePolicy {
         poller == EVERYONE
     }
 
-    /// Whether the handler of `cpu` polls. A handler without a CPU always does.
+    /// Whether the handler of `cpu` polls. A handler without a CPU always does, the standby handler only by itself.
     pub fn polls(poller: u32, cpu: Option<usize>) -> bool {
-        poller == EVERYONE || cpu.is_none_or(|cpu| cpu as u32 == poller & CPU)
+        cpu.is_none_or(|cpu| if poller == EVERYONE { cpu != STANDBY } else { cpu as u32 == poller & CPU })
     }
 
     /// Makes all handlers poll (and look whether the machine quits).
@@ -99,7 +101,7 @@ impl WakePolicy {
             }
             0
         };
-        if !everyone || tid == 0 {
+        if !everyone || tid == 0 || cpu == STANDBY {
             return;
         }
         // only a handler that polls reads messages, so this is set once
@@ -109,17 +111,27 @@ impl WakePolicy {
         }
     }
 
-    /// Wakes the handlers that wait for a change, so that one of them watches a same-CPU handler that begins. Returns whether it
-    /// may begin: only if still just one handler polls.
-    pub(crate) fn call_watcher(&self) -> bool {
+    /// Wakes the handlers that wait for a change, so that one of them watches a same-CPU handler that begins: the one that polls, or
+    /// the standby handler in its place. Returns whether it may begin: only if still just one handler polls.
+    pub(crate) fn call_watcher(&self, standby: bool) -> bool {
         let poller = self.poller();
-        let (cpu, count) = (poller & CPU, ((poller >> CPU_BITS) + 1) & COUNT);
+        let (cpu, count) = (if standby { STANDBY as u32 } else { poller & CPU }, ((poller >> CPU_BITS) + 1) & COUNT);
         let next = cpu | count << CPU_BITS;
         let called = poller != EVERYONE && self.poller.compare_exchange(poller, next, AcqRel, Relaxed).is_ok();
         if called {
             futex_wake(&self.poller, i32::MAX as u32);
         }
         called
+    }
+
+    /// Makes all handlers poll but the standby handler.
+    pub(crate) fn set_everyone(&self) {
+        self.set(EVERYONE);
+    }
+
+    /// The thread that faulted last; 0: not known.
+    pub(crate) fn last_thread(&self) -> u32 {
+        self.last.load(Relaxed)
     }
 
     fn set(&self, poller: u32) {

@@ -217,15 +217,11 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             }
             match step {
                 Step::Worked => self.give_way(machine),
-                Step::Waiting => {
-                    self.io.wait(Some(1_000_000));
-                    self.reap(machine);
-                }
+                Step::Waiting => self.await_writes(machine),
                 Step::Idle => {
                     self.fruitless = 0;
                     if self.in_flight > 0 {
-                        self.io.wait(Some(1_000_000)); // a ring does not end it
-                        self.reap(machine);
+                        self.await_writes(machine); // a ring does not end it
                         continue;
                     }
                     if self.sharing.is_shrinking() {
@@ -236,9 +232,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                         continue;
                     }
                     let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);
-                    if core::mem::take(&mut self.is_long) {
-                        machine.host.daemon_works(false);
-                    }
+                    self.rests(machine);
                     machine.doorbell.sleep(&machine.host, rings, sleep, || {
                         !machine.core.lock().vm.has_work() && !machine.shutdown.has_begun() && !machine.freeze.is_on()
                     });
@@ -249,6 +243,20 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         }
         self.settle(machine);
         self.give_back_buffers(machine, true);
+    }
+
+    /// It is about to sleep.
+    fn rests(&mut self, machine: &Machine<K>) {
+        if core::mem::take(&mut self.is_long) {
+            machine.host.daemon_works(false);
+        }
+    }
+
+    fn await_writes(&mut self, machine: &Machine<K>) {
+        self.rests(machine);
+        self.io.wait(Some(1_000_000));
+        self.since = K::now_ns();
+        self.reap(machine);
     }
 
     /// Rarely needed work: refreshes counters that cost a walk, drops second copies that are fewer than a batch, gives back buffers

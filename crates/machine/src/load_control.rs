@@ -23,6 +23,8 @@
 
 /// The length of a window, in nanoseconds. Each window ends with a decision.
 const WINDOW_NS: u64 = 500_000_000;
+/// So long after a pause the threads' processor time is known for the first time.
+const FIRST_LOOK_NS: u64 = 50_000_000;
 /// Hard faults per second from which a thread counts as thrashing.
 const HARD_MIN: u64 = 200;
 /// Windows in a row with at least two such threads before the token is given.
@@ -169,8 +171,8 @@ impl LoadControl {
         *self = LoadControl::new(self.on);
     }
 
-    /// The processor time that the threads which read pages got in the last window, in thousandths of one processor. `u64::MAX` if
-    /// that is not known.
+    /// The processor time that the threads which read pages got in the last window, or lately if it is the first one, in thousandths
+    /// of one processor. `u64::MAX` if that is not known.
     pub fn rate(&self) -> u64 {
         self.rate
     }
@@ -202,8 +204,10 @@ impl LoadControl {
         }
         let Some(at) = self.find(tid, &cpu) else { return false };
         let now = now();
-        if now.saturating_sub(self.window) >= WINDOW_NS {
-            self.weigh_up(now, tid, budget, &cpu, distances());
+        match now.saturating_sub(self.window) {
+            WINDOW_NS.. => self.weigh_up(now, tid, budget, &cpu, distances()),
+            FIRST_LOOK_NS.. if self.rate == u64::MAX => self.rate = self.ran(&cpu) * 1000 / (now - self.window),
+            _ => {}
         }
         let thread = &mut self.threads[at];
         let Phase::Given(token) = &mut self.phase else {
@@ -248,6 +252,12 @@ impl LoadControl {
         self.threads[at] = Thread { tid, cpu: cpu(tid)?, ..Thread::default() };
         self.watched += 1;
         Some(at)
+    }
+
+    /// The processor time that the threads have got in this window, in nanoseconds.
+    fn ran(&self, cpu: &impl Fn(u32) -> Option<u64>) -> u64 {
+        let threads = self.threads.iter().filter(|t| t.tid != 0);
+        threads.map(|t| cpu(t.tid).map_or(0, |cpu| cpu.saturating_sub(t.cpu))).sum()
     }
 
     /// The window has ended.
@@ -444,6 +454,22 @@ mod tests {
         assert_eq!(s.holder(), Some(other), "the second time is longer");
         s.compute(20_000);
         assert_eq!((s.holder(), s.load.tokens()), (Some(first), 3));
+    }
+
+    /// It was known half a second after the first fault, and after each pause. Until then several threads had a handler for each CPU,
+    /// which takes nearly twice as long where they do little but fault.
+    #[test]
+    fn soon_after_a_pause_the_processor_time_is_known() {
+        let mut s = Story::new();
+        for _ in 0..3 {
+            s.thrash(40);
+            assert_eq!(s.load.rate(), u64::MAX, "not at once");
+            s.thrash(20);
+            assert!((150..=250).contains(&s.load.rate()), "{}", s.load.rate());
+            s.thrash(600);
+            assert!((150..=250).contains(&s.load.rate()), "{}", s.load.rate());
+            s.now += 2000 * MS;
+        }
     }
 
     /// Threads that read four times the memory at random took turns for six seconds in vain, and were half as fast meanwhile.

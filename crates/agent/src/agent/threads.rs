@@ -12,6 +12,7 @@ use overspill_linux::device_spec::FILES_MAX;
 use overspill_linux::setup::DEVICES_MAX;
 use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
+use overspill_linux::wake_policy::STANDBY;
 use overspill_linux::{control_server, handler, threads};
 use overspill_machine::kernel::Uffd as _;
 
@@ -75,7 +76,8 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
             if agent.control.is_some() {
                 failed = failed.or(agent.spawn(Role::Control, true).err());
             }
-            for cpu in cpus {
+            let standby = one.then_some(STANDBY); // with one CPU nobody could watch it
+            for cpu in cpus.into_iter().chain(standby) {
                 failed = failed.or(agent.spawn(Role::Handler(cpu, one), true).err());
             }
             match failed {
@@ -152,7 +154,8 @@ impl Agent {
 
     /// Waits until all of them run.
     pub(super) fn await_threads(&self) -> Result<(), Errno> {
-        let want = 2 + allowed_cpus().len() as u32;
+        let cpus = allowed_cpus().len() as u32;
+        let want = 2 + cpus + u32::from(cpus > 1);
         loop {
             let ready = self.threads_ready.load(Acquire);
             match self.threads_failed.load(Acquire) {

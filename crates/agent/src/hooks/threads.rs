@@ -14,7 +14,7 @@ use overspill_linux::sys;
 
 table_of_addresses!("overspill_rseq", "__rseq_offset", "__rseq_size");
 
-/// libc's variables that say how far from the thread pointer a thread's `struct rseq` is, and its size, which is 0 if there is none.
+/// How far from the thread pointer a thread's `struct rseq` is, and its size, which is 0 if there is none.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Rseq(Option<&'static isize>, Option<&'static u32>);
@@ -64,7 +64,7 @@ impl CloneArgs {
 pub fn begins(agent: &'static Agent, args: &CloneArgs) {
     if args.flags & libc::CLONE_SETTLS as u64 != 0 {
         agent.wire(args.tls as usize, DESCRIPTOR_BYTES);
-        // SAFETY: two addresses, or 0, which the dynamic loader has filled in. libc's variables have these types, and do not change.
+        // SAFETY: two addresses or 0, from the dynamic loader. libc's variables there have these types, and do not change.
         if let Rseq(Some(offset), Some(1..)) = unsafe { overspill_rseq } {
             agent.wire((args.tls as usize).wrapping_add_signed(*offset), RSEQ_BYTES);
         }

@@ -104,6 +104,17 @@ pub fn restore_signals(old: u64) {
 /// more CPU time, but gets it sooner when it wakes on a busy machine. Needs no privilege. A refusal costs speed only; older kernels
 /// ignore it.
 pub fn take_short_slices() {
+    set_short_slices(|policy| matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH).then_some(policy));
+}
+
+/// Makes the calling thread give way to every ordinary thread (SCHED_IDLE), for slices as short as those. (With usual ones it would
+/// get the CPU for milliseconds, and wait for a second before.) A refusal is ignored.
+pub fn give_way_for_good() {
+    set_short_slices(|_| Some(libc::SCHED_IDLE));
+}
+
+/// Sets the scheduling policy of the calling thread to what `policy` makes of it, if anything, and its slices to the shortest.
+fn set_short_slices(policy: impl FnOnce(i32) -> Option<i32>) {
     /// linux/sched/types.h, its first version.
     #[repr(C)]
     #[derive(Default)]
@@ -121,8 +132,8 @@ pub fn take_short_slices() {
     let size = size_of::<SchedAttr>();
     // SAFETY: the kernel writes at most `size` bytes to the structure, which has as many.
     let got = unsafe { sys!(libc::SYS_sched_getattr, 0, &mut attr as *mut _, size, 0) };
-    if got.is_ok() && matches!(attr.policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH) {
-        (attr.size, attr.runtime) = (size as u32, 100_000); // the least that it accepts, in nanoseconds
+    if let (Ok(_), Some(policy)) = (got, policy(attr.policy as i32)) {
+        (attr.size, attr.policy, attr.runtime) = (size as u32, policy as u32, 100_000); // the least that it accepts, in nanoseconds
         // SAFETY: the kernel reads the structure; all but the slice stays as it was.
         let _ = unsafe { sys!(libc::SYS_sched_setattr, 0, &attr as *const _, 0) };
     }
