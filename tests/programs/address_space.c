@@ -933,6 +933,7 @@ struct advice {
 };
 static const struct advice advices[] = {
     {MADV_DONTNEED, "DONTNEED", "discard", 12},
+    {MADV_DONTNEED_LOCKED, "DONTNEED_LOCKED", "discard", 4},
     {MADV_FREE, "FREE", "free", 8},
     {MADV_COLD, "COLD", "hints", 4},
     {MADV_PAGEOUT, "PAGEOUT", "hints", 4},
@@ -964,7 +965,8 @@ static int advise(struct page *p, int advice) {
     case MADV_FREE:
         if (p->kind != ANON) return EINVAL; // fall through
     case MADV_DONTNEED:
-        if (p->locked) return EINVAL;
+        if (p->locked) return EINVAL; // fall through
+    case MADV_DONTNEED_LOCKED:
         if (advice == MADV_FREE) p->lazy = 1;
         else if (p->kind != SHARED) empty(p);
         return 0;

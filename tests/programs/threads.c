@@ -157,11 +157,49 @@ static void at_once(void) {
     for (int i = 0; i < DISCARDERS; i++) pthread_join(threads[i], 0);
 }
 
+/* by an instruction of the program's own, as of a runtime that does not use libc */
+static void discards_itself(unsigned char *page) {
+    long r;
+    asm volatile("syscall" : "=a"(r) : "a"(SYS_madvise), "D"(page), "S"(PAGE), "d"(MADV_DONTNEED) : "rcx", "r11", "memory");
+    if (r || *page) not_zero = 1;
+    *page = 1;
+}
+
+enum { READS = 20000, BEFORE = 600, AT_MOST = 30000 };
+static atomic_int has_read;
+
+static void *reads(void *memory) {
+    unsigned long random = 1;
+    for (int i = 0; i < READS; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        long page = (random >> 33) % (some / PAGE / 2) * 2;
+        if (((unsigned char *)memory)[page * PAGE] != page % 251 + 1) puts("other content"), exit(1);
+    }
+    has_read = 1;
+    return 0;
+}
+
+/* One thread discards the odd pages, here and there, while another reads the even ones: who reads is done before the other, who
+   takes 15 s at least. */
+static void scattered(void) {
+    unsigned char *memory = map(some);
+    for (long i = 0; i < some / PAGE; i++) memory[i * PAGE] = i % 251 + 1;
+    pthread_t reader;
+    for (long i = 0; i < AT_MOST && !has_read; i++) {
+        if (i == BEFORE && pthread_create(&reader, 0, reads, memory)) perror("a thread"), exit(1);
+        discards_itself(memory + (i * 2654435761 % (some / PAGE / 2) * 2 + 1) * PAGE);
+        usleep(500);
+    }
+    if (!has_read) puts("the reader stands still"), exit(1);
+    pthread_join(reader, 0);
+}
+
 int main(int argc, char **argv) {
     alarm(250);
     if (argc == 3 && strcmp(argv[1], "many") == 0) many(atoi(argv[2]));
     else if (argc == 2 && strcmp(argv[1], "above") == 0) above();
     else if (argc == 2 && strcmp(argv[1], "discards") == 0) at_once();
+    else if (argc == 2 && strcmp(argv[1], "scattered") == 0) scattered();
     else ends();
     puts(not_zero ? "not zero" : "all right");
     return 0;

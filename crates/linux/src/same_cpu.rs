@@ -62,7 +62,8 @@ impl SameCpu {
     /// Two threads fault by turns. Returns whether one handler is to serve both.
     pub(crate) fn serves_several(&self) -> bool {
         let again = self.again.load(Relaxed).max(self.several_again.load(Relaxed));
-        let serves = self.possible.load(Relaxed) && self.idle.load(Relaxed) && sys::now_ns() >= again;
+        let possible = self.possible.load(Relaxed) || self.standby.load(Relaxed) != 0;
+        let serves = possible && self.idle.load(Relaxed) && sys::now_ns() >= again;
         self.several.store(serves, Relaxed);
         serves
     }
@@ -201,7 +202,10 @@ impl WakePolicy {
         let same_cpu = &self.same_cpu;
         let handler = same_cpu.handler.load(Acquire);
         same_cpu.daemon_works.store(works, Release);
-        if works && handler != 0 && same_cpu.several.load(Relaxed) && !same_cpu.ordinary.swap(true, SeqCst) {
+        if !works || handler == 0 || !same_cpu.several.load(Relaxed) {
+        } else if handler == same_cpu.standby.load(Relaxed) {
+            self.end(false);
+        } else if !same_cpu.ordinary.swap(true, SeqCst) {
             sys::give_way(handler, false);
         }
     }

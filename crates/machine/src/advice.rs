@@ -24,11 +24,12 @@ impl<K: Kernel> Machine<K> {
             at = r.end;
         }
         if at > start {
-            if !map.ranges.change(start, end, |flags| flags.with(Flags::GUARDED)) {
+            let now = K::now_ns();
+            if !map.ranges.change(start, end, |flags| flags.with(Flags::GUARDED))
+                || !map.discards.begin(K::thread_id(), start, end, now, Self::lives)
+            {
                 return None;
             }
-            let now = K::now_ns();
-            map.discards.begin(K::thread_id(), start, end, now, Self::lives);
             map.discards.report(start, end, now);
         }
         Some(before)

@@ -164,7 +164,7 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
         return call(); // refused, or nothing
     }
     match advice {
-        libc::MADV_DONTNEED => {
+        libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => {
             agent.begin_discard(start, end);
             let r = call();
             agent.discarded(start, end);
