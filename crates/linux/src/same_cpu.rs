@@ -12,7 +12,7 @@
 //!
 //! Without that right, another handler is in its place: the *standby handler*, which does nothing else, and gives way for good. If
 //! it makes no progress, it goes on giving way, and the others take over. What it has in hand is done when it gets the CPU again,
-//! for a tenth of a millisecond in every 34 that another thread has. So it is tried less often. It serves one thread only.
+//! for a tenth of a millisecond in every 34 that another thread has. So it is tried less often.
 //!
 //! A same-CPU handler is for the faults of one thread, or of several that do little else. Pages that are read ahead are copied in
 //! the program's place then, 2 us each. That costs less than the wakes across CPUs of the faults between.

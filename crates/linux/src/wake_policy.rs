@@ -111,8 +111,8 @@ impl WakePolicy {
         }
     }
 
-    /// Wakes the handlers that wait for a change, so that one of them watches a same-CPU handler that begins: the one that polls, or
-    /// the standby handler in its place. Returns whether it may begin: only if still just one handler polls.
+    /// Wakes the handlers that wait for a change, so that one of them watches a same-CPU handler that begins: the one that polls,
+    /// or the standby handler in its place. Returns whether it may begin: only if still just one handler polls.
     pub(crate) fn call_watcher(&self, standby: bool) -> bool {
         let poller = self.poller();
         let (cpu, count) = (if standby { STANDBY as u32 } else { poller & CPU }, ((poller >> CPU_BITS) + 1) & COUNT);

@@ -171,8 +171,8 @@ impl LoadControl {
         *self = LoadControl::new(self.on);
     }
 
-    /// The processor time that the threads which read pages got in the last window, or lately if it is the first one, in thousandths
-    /// of one processor. `u64::MAX` if that is not known.
+    /// The processor time that the threads which read pages got in the last window, or lately if it is the first one. In
+    /// thousandths of one processor; `u64::MAX` if that is not known.
     pub fn rate(&self) -> u64 {
         self.rate
     }
@@ -456,8 +456,8 @@ mod tests {
         assert_eq!((s.holder(), s.load.tokens()), (Some(first), 3));
     }
 
-    /// It was known half a second after the first fault, and after each pause. Until then several threads had a handler for each CPU,
-    /// which takes nearly twice as long where they do little but fault.
+    /// It was known half a second after the first fault, and after each pause. Until then several threads had a handler for each
+    /// CPU, which takes nearly twice as long where they do little but fault.
     #[test]
     fn soon_after_a_pause_the_processor_time_is_known() {
         let mut s = Story::new();

@@ -101,6 +101,7 @@ fn many_threads_discard_at_once() {
 #[test]
 fn the_page_of_a_threads_rseq_stays() {
     finds_all_bytes_right("rseq.c");
+}
 
 /// Of more than 256 discards within two seconds that no hook knows of, ranges became one with the live pages between them. Such a
 /// page was not brought in: a thread that read one had it read from the device a hundred thousand times, and stood still.
