@@ -82,6 +82,9 @@ impl overspill_machine::kernel::Host<Linux> for Host {
     fn threads_run(&self, thousandths: u64) {
         self.wake_policy.threads_run(thousandths);
     }
+    fn freezes(&self) {
+        self.wake_policy.freezes();
+    }
     fn daemon_works(&self, works: bool) {
         self.wake_policy.daemon_works(works);
     }

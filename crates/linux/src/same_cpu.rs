@@ -44,8 +44,9 @@ pub struct SameCpu {
     pause: AtomicU64,
     /// A handler has the right to be one.
     possible: AtomicBool,
-    /// The standby handler's thread id, or 0.
+    /// The standby handler's thread id, or 0, and the CPUs on which it may run.
     standby: AtomicU32,
+    anywhere: [AtomicU64; 16],
     /// It serves several threads.
     several: AtomicBool,
     /// The threads that read pages do little else.
@@ -139,10 +140,14 @@ impl WakePolicy {
         }
     }
 
-    /// Whether the standby handler may be the same-CPU handler from now on. Then it polls in place of the calling one.
-    fn begin_standby(&self) -> bool {
-        let standby = self.same_cpu.standby.load(Relaxed);
-        standby != 0 && self.begin(standby)
+    /// The standby handler becomes the same-CPU handler, if it may, and polls in place of the calling one. Not while it would serve
+    /// several threads and the page daemon works, which would end it at once.
+    fn begin_standby(&self) {
+        let same_cpu = &self.same_cpu;
+        let standby = same_cpu.standby.load(Relaxed);
+        if standby != 0 && !(same_cpu.daemon_works.load(Acquire) && same_cpu.several.load(Relaxed)) {
+            self.begin(standby);
+        }
     }
 
     /// Whether the handler with this thread id may be the same-CPU handler from now on. The calling one polls alone.
@@ -158,7 +163,7 @@ impl WakePolicy {
         same_cpu.ordinary.store(false, Relaxed);
         same_cpu.handler.store(handler, Release);
         // one of the others must watch; if all of them were just called to poll, there is no same-CPU handler
-        let watched = self.call_watcher(handler == same_cpu.standby.load(Relaxed));
+        let watched = self.call_watcher(self.is_standby(handler));
         if !watched {
             same_cpu.handler.store(0, Release);
         }
@@ -169,15 +174,22 @@ impl WakePolicy {
     pub(crate) fn end(&self, starved: bool) {
         let same_cpu = &self.same_cpu;
         // also if another thread has ended it already: the handler may have written its CPU after that
-        same_cpu.cpu.store(0, Relaxed);
+        let cpu = same_cpu.cpu.swap(0, Relaxed);
         let handler = same_cpu.handler.swap(0, AcqRel);
         if handler == 0 {
             return;
         }
-        let standby = handler == same_cpu.standby.load(Relaxed);
-        match standby {
-            true => self.set_everyone(),
-            false => sys::give_way(handler, false),
+        let standby = self.is_standby(handler);
+        if standby {
+            self.call_all();
+            // what it has in hand it may finish where it is not in the program's way
+            let mut cpus = same_cpu.anywhere.each_ref().map(|cpus| cpus.load(Relaxed));
+            if let Some(cpu) = cpu.checked_sub(1) {
+                cpus[cpu as usize / 64] &= !(1 << (cpu % 64));
+            }
+            sys::set_affinity_of(handler, &cpus); // (refused if no CPU is left)
+        } else {
+            sys::give_way(handler, false);
         }
         if starved {
             let now = sys::now_ns();
@@ -203,10 +215,24 @@ impl WakePolicy {
         let handler = same_cpu.handler.load(Acquire);
         same_cpu.daemon_works.store(works, Release);
         if !works || handler == 0 || !same_cpu.several.load(Relaxed) {
-        } else if handler == same_cpu.standby.load(Relaxed) {
+            return;
+        }
+        if self.is_standby(handler) {
             self.end(false);
         } else if !same_cpu.ordinary.swap(true, SeqCst) {
             sys::give_way(handler, false);
+        }
+    }
+
+    fn is_standby(&self, handler: u32) -> bool {
+        handler != 0 && handler == self.same_cpu.standby.load(Relaxed)
+    }
+
+    /// A fork waits until all that is in hand is done. A standby handler would be in no hurry, and the handlers that would watch it
+    /// wait for the fork.
+    pub fn freezes(&self) {
+        if self.is_standby(self.same_cpu.handler.load(Acquire)) {
+            self.end(false);
         }
     }
 
@@ -308,8 +334,11 @@ impl Candidate {
         if may {
             policy.same_cpu.allow();
         }
-        if standby {
-            policy.same_cpu.standby.store(handler, Relaxed);
+        // not before Linux 6.12, nor if the user chose another policy
+        if standby && sys::has_short_slices() {
+            let anywhere = sys::allowed_cpus();
+            policy.same_cpu.anywhere.iter().zip(anywhere).for_each(|(at, cpus)| at.store(cpus, Relaxed));
+            policy.same_cpu.standby.store(handler, Release);
         }
         Candidate { may, standby, handler, on: false, messages: 0, vain: 0, thread: 0, apart: 0, apart_max: *APART.start() }
     }
@@ -359,20 +388,23 @@ impl Candidate {
     /// and the calling thread is bound to no CPU for another reason. Returns whether it has just become the same-CPU handler, even
     /// if its watcher has ended that already.
     pub fn decide(&mut self, policy: &WakePolicy, alone: bool, anywhere: &[u64; 16]) -> bool {
-        let is_it = alone && policy.same_cpu.handler.load(Acquire) == self.handler;
-        let mut on = self.on && is_it;
+        let named = policy.same_cpu.handler.load(Acquire) == self.handler;
+        let mut on = self.on && alone && named;
         let mut begun = false;
         if self.standby {
-            begun = is_it && !self.on;
+            begun = alone && named && !self.on;
             if begun {
                 self.thread = policy.last_thread();
+            } else if named && !alone {
+                policy.end(false); // others have begun to poll before it did
             }
         } else if self.messages >= MESSAGES {
             self.messages = 0;
-            let may = !on && alone && self.thread != 0;
-            begun = may && self.may && policy.begin(self.handler);
-            if may && !self.may {
-                policy.begin_standby();
+            if !on && alone && self.thread != 0 {
+                match self.may {
+                    true => begun = policy.begin(self.handler),
+                    false => policy.begin_standby(),
+                }
             }
         }
         on |= begun;
@@ -395,7 +427,7 @@ impl Candidate {
             policy.end(false);
             sys::give_way(0, false);
             sys::take_short_slices();
-            if alone {
+            if alone || self.standby {
                 sys::set_affinity(anywhere);
             }
         }
@@ -639,24 +671,45 @@ mod tests {
                 assert!(polls(STANDBY) && !polls(0) && !polls(1));
                 assert!(standby.decide(&policy, true, &anywhere) && standby.is_on());
                 assert_eq!(scheduling_of(0), libc::SCHED_IDLE);
-                assert_eq!(sys::allowed_cpus(), sys::only_cpu(sys::cpu_of(thread).expect("its CPU")));
+                let cpu = sys::cpu_of(thread).expect("its CPU");
+                assert_eq!(sys::allowed_cpus(), sys::only_cpu(cpu));
                 (0..2 * ALONE).for_each(|_| policy.note(thread, Some(STANDBY)));
                 assert!(polls(STANDBY), "one thread faults");
                 policy.end(true);
                 assert!(!polls(STANDBY) && polls(0) && polls(1));
+                let mut others = anywhere;
+                others[cpu / 64] &= !(1 << (cpu % 64));
+                let one = sys::count_cpus(&anywhere) == 1;
+                assert!(one || sys::allowed_cpus() == others, "what it has in hand it finishes elsewhere");
                 (0..2 * ALONE).for_each(|_| policy.note(thread, Some(STANDBY)));
                 assert!(!polls(STANDBY), "by faults that it has read before");
                 assert!(!standby.decide(&policy, false, &anywhere) && !standby.is_on());
+                assert_eq!(sys::allowed_cpus(), anywhere);
                 messages(&mut ordinary);
                 messages(&mut ordinary);
                 assert!(polls(0) && !polls(STANDBY), "not at once again");
                 let again = policy.same_cpu.again.load(Relaxed) - sys::now_ns();
                 assert!((1..=STANDBY_PAUSES).contains(&again.div_ceil(*PAUSE_NS.start())), "{again} ns");
                 policy.same_cpu.again.store(0, Relaxed);
+                policy.same_cpu.several.store(true, Relaxed);
+                policy.daemon_works(true);
                 messages(&mut ordinary);
-                assert!(polls(STANDBY));
-                policy.call_everyone();
-                assert!(!polls(STANDBY) && polls(0) && policy.same_cpu.handler.load(Acquire) == 0);
+                assert!(polls(0), "the page daemon would end it at once");
+                policy.daemon_works(false);
+                for end in [WakePolicy::call_everyone, WakePolicy::freezes, |policy: &WakePolicy| {
+                    policy.same_cpu.several.store(true, Relaxed);
+                    policy.daemon_works(true);
+                    policy.daemon_works(false);
+                }] {
+                    messages(&mut ordinary);
+                    messages(&mut ordinary);
+                    assert!(polls(STANDBY));
+                    end(&policy);
+                    assert!(!polls(STANDBY) && polls(0) && policy.same_cpu.handler.load(Acquire) == 0);
+                }
+                // others have begun to poll before it did
+                policy.same_cpu.handler.store(standby.handler, Release);
+                assert!(!standby.decide(&policy, false, &anywhere) && policy.same_cpu.handler.load(Acquire) == 0);
             });
             standby.join().expect("it is right");
         });

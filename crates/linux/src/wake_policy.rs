@@ -82,7 +82,7 @@ impl WakePolicy {
 
     /// Makes all handlers poll (and look whether the machine quits).
     pub fn call_everyone(&self) {
-        self.set(EVERYONE);
+        self.call_all();
         self.end(false); // nobody watches a same-CPU handler any more
     }
 
@@ -125,7 +125,7 @@ impl WakePolicy {
     }
 
     /// Makes all handlers poll but the standby handler.
-    pub(crate) fn set_everyone(&self) {
+    pub(crate) fn call_all(&self) {
         self.set(EVERYONE);
     }
 

@@ -21,7 +21,7 @@
 
 use crate::errno::{self, Errno};
 use crate::files::DEVICES_MAX;
-use crate::kernel::{Kernel, Mistake, Uffd as _};
+use crate::kernel::{Host as _, Kernel, Mistake, Uffd as _};
 use crate::lock::{MutexGuard, WriteGuard};
 use crate::machine::{Core, Machine, Parts};
 use crate::ranges::{Flags, Kind};
@@ -189,6 +189,7 @@ impl<K: Kernel> Machine<K> {
     fn freeze(&self) -> Frozen<'_, K> {
         self.await_remaps();
         self.freeze.begin();
+        self.host.freezes();
         loop {
             self.catch_up();
             let map = self.map.write();

@@ -556,6 +556,8 @@ pub trait Host<K: Kernel>: Send + Sync {
     fn served(&self) {}
     /// So many more faults wait for a read, or to be tried again. Negative: so many fewer.
     fn waits(&self, _more: i32) {}
+    /// A fork has begun to wait until the handlers have nothing in hand.
+    fn freezes(&self) {}
     /// The threads that read pages lately got this much processor time, in thousandths of one processor; `u64::MAX`: not known.
     fn threads_run(&self, _: u64) {}
     /// The page daemon has worked for long and goes on (told at each of its turns), or it is about to sleep.

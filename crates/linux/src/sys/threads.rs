@@ -113,36 +113,54 @@ pub fn give_way_for_good() {
     set_short_slices(|_| Some(libc::SCHED_IDLE));
 }
 
+/// Whether the calling thread has ordinary scheduling and, from now on, slices as short as that.
+pub fn has_short_slices() -> bool {
+    take_short_slices();
+    scheduling().is_some_and(|attr| attr.policy as i32 == libc::SCHED_OTHER && attr.runtime == SHORTEST_NS)
+}
+
+/// The shortest slice that the kernel accepts, in nanoseconds.
+const SHORTEST_NS: u64 = 100_000;
+
+/// `struct sched_attr` of linux/sched/types.h, its first version.
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// How the calling thread is scheduled.
+fn scheduling() -> Option<SchedAttr> {
+    let mut attr = SchedAttr::default();
+    // SAFETY: the kernel writes at most as many bytes as the structure has.
+    unsafe { sys!(libc::SYS_sched_getattr, 0, &mut attr as *mut _, size_of::<SchedAttr>(), 0) }.ok().map(|_| attr)
+}
+
 /// Sets the scheduling policy of the calling thread to what `policy` makes of it, if anything, and its slices to the shortest.
 fn set_short_slices(policy: impl FnOnce(i32) -> Option<i32>) {
-    /// linux/sched/types.h, its first version.
-    #[repr(C)]
-    #[derive(Default)]
-    struct SchedAttr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    let mut attr = SchedAttr::default();
-    let size = size_of::<SchedAttr>();
-    // SAFETY: the kernel writes at most `size` bytes to the structure, which has as many.
-    let got = unsafe { sys!(libc::SYS_sched_getattr, 0, &mut attr as *mut _, size, 0) };
-    if let (Ok(_), Some(policy)) = (got, policy(attr.policy as i32)) {
-        (attr.size, attr.policy, attr.runtime) = (size as u32, policy as u32, 100_000); // the least that it accepts, in nanoseconds
-        // SAFETY: the kernel reads the structure; all but the slice stays as it was.
-        let _ = unsafe { sys!(libc::SYS_sched_setattr, 0, &attr as *const _, 0) };
-    }
+    let Some(attr) = scheduling() else { return };
+    let Some(policy) = policy(attr.policy as i32) else { return };
+    let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, policy: policy as u32, runtime: SHORTEST_NS, ..attr };
+    // SAFETY: the kernel reads the structure; all but these stays as it was.
+    let _ = unsafe { sys!(libc::SYS_sched_setattr, 0, &attr as *const _, 0) };
 }
 
 /// Binds the calling thread to these CPUs, a bit set of 1024. A refusal costs speed only.
 pub fn set_affinity(set: &[u64; 16]) {
+    set_affinity_of(0, set);
+}
+
+/// As [`set_affinity`], for a thread of this process.
+pub fn set_affinity_of(tid: u32, set: &[u64; 16]) {
     // SAFETY: the set is live, 128 bytes.
-    let _ = unsafe { sys!(libc::SYS_sched_setaffinity, 0, 128, set.as_ptr()) };
+    let _ = unsafe { sys!(libc::SYS_sched_setaffinity, tid, 128, set.as_ptr()) };
 }
 
 /// Makes a thread of this process (0: the calling one) give way to every ordinary thread (SCHED_IDLE), or makes it an ordinary one
