@@ -93,13 +93,21 @@ fn a_fork_makes_a_large_pool_smaller() {
 }
 
 /// All stored pages fit into the pool: not a byte goes to the file. (Without forks, by the third argument: a process that waits for
-/// a child gives its memory to it, and then its pages in the pool go on to the file.)
+/// a child gives its memory to it, and then its pages in the pool go on to the file. They also do if one of its threads loses the
+/// CPU in the middle of a call that moves or discards nearly all memory, because nothing there can leave. So a run in which that
+/// happened does not count.)
 #[test]
 fn what_fits_the_pool_goes_nowhere_else() {
     let Some(test) = Test::new("fits") else { return };
-    let (output, stats) = test.run(&["--memory", "32M", "--swap", "compressed:size=24M", "--swap", &test.swap], &["40", "st", "/"]);
-    right(&output);
-    within(&stats, 32 * MIB);
+    let run = || {
+        let options = ["--memory", "32M", "--swap", "compressed:size=24M", "--swap", &test.swap];
+        let (output, stats) = test.run(&options, &["40", "st", "/"]);
+        right(&output);
+        within(&stats, 32 * MIB);
+        stats
+    };
+    let undisturbed = |stats: &_| stat(stats, "pages_unmovable") == 0;
+    let stats = (0..10).map(|_| run()).find(undisturbed).expect("one of ten is undisturbed");
     assert_eq!((stat(&stats, "pool_refused"), stat(&stats, "pool_written_back")), (0, 0), "{stats}");
     assert!(stat(&stats, "pages_out") > 2000, "{stats}");
     test.end();
