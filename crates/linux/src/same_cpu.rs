@@ -183,10 +183,8 @@ impl WakePolicy {
         if standby {
             self.call_all();
             // what it has in hand it may finish where it is not in the program's way
-            let mut cpus = same_cpu.anywhere.each_ref().map(|cpus| cpus.load(Relaxed));
-            if let Some(cpu) = cpu.checked_sub(1) {
-                cpus[cpu as usize / 64] &= !(1 << (cpu % 64));
-            }
+            let anywhere = same_cpu.anywhere.each_ref().map(|cpus| cpus.load(Relaxed));
+            let cpus = cpu.checked_sub(1).map_or(anywhere, |cpu| sys::without_cpu(anywhere, cpu as usize));
             sys::set_affinity_of(handler, &cpus); // (refused if no CPU is left)
         } else {
             sys::give_way(handler, false);
@@ -502,11 +500,14 @@ impl Stays {
         let cpu = policy.same_cpu.cpu.load(Relaxed);
         if cpu != self.cpu {
             self.cpu = cpu;
-            let mut cpus = self.anywhere;
-            if cpu != 0 {
-                let only = sys::only_cpu(cpu as usize - 1);
-                cpus.iter_mut().zip(only).for_each(|(cpus, only)| *cpus &= if self.on { only } else { !only });
-            }
+            let cpus = match cpu.checked_sub(1).map(|cpu| cpu as usize) {
+                None => self.anywhere,
+                Some(cpu) if self.on => {
+                    let only = sys::only_cpu(cpu);
+                    core::array::from_fn(|i| self.anywhere[i] & only[i])
+                }
+                Some(cpu) => sys::without_cpu(self.anywhere, cpu),
+            };
             // if no CPU is left, the kernel refuses, and the thread stays where it may run now
             sys::set_affinity(&cpus);
         }
@@ -677,8 +678,7 @@ mod tests {
                 assert!(polls(STANDBY), "one thread faults");
                 policy.end(true);
                 assert!(!polls(STANDBY) && polls(0) && polls(1));
-                let mut others = anywhere;
-                others[cpu / 64] &= !(1 << (cpu % 64));
+                let others = sys::without_cpu(anywhere, cpu);
                 let one = sys::count_cpus(&anywhere) == 1;
                 assert!(one || sys::allowed_cpus() == others, "what it has in hand it finishes elsewhere");
                 (0..2 * ALONE).for_each(|_| policy.note(thread, Some(STANDBY)));
@@ -798,8 +798,7 @@ mod tests {
     fn the_page_daemon_stays_on_that_cpu_and_the_watcher_off_it() {
         let anywhere = sys::allowed_cpus();
         let cpu = sys::cpus_of(&anywhere).next().expect("this thread runs somewhere");
-        let mut others = anywhere;
-        others[cpu / 64] &= !(1 << (cpu % 64));
+        let others = sys::without_cpu(anywhere, cpu);
         let others = if sys::count_cpus(&anywhere) > 1 { others } else { anywhere };
         for (make, there) in [(Stays::on as fn() -> Stays, sys::only_cpu(cpu)), (Stays::off, others)] {
             let (policy, mut stays) = (WakePolicy::default(), make());

@@ -33,6 +33,15 @@ pub(super) fn allowed_cpus() -> Vec<usize> {
     cpus
 }
 
+/// The CPUs of the handlers, and in place of one the standby handler's. With one CPU nobody could watch that.
+fn handlers() -> Vec<usize> {
+    let mut handlers = allowed_cpus();
+    if handlers.len() > 1 {
+        handlers.push(STANDBY);
+    }
+    handlers
+}
+
 /// The role of a bare thread.
 #[derive(Clone, Copy)]
 enum Role {
@@ -70,14 +79,13 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
                     futex_wait(&AtomicU32::new(0), 0, u64::MAX);
                 },
             }
-            let cpus = allowed_cpus();
-            let one = cpus.len() > 1;
+            let handlers = handlers();
+            let one = handlers.len() > 1;
             failed = failed.or(agent.spawn(Role::Helper, true).err());
             if agent.control.is_some() {
                 failed = failed.or(agent.spawn(Role::Control, true).err());
             }
-            let standby = one.then_some(STANDBY); // with one CPU nobody could watch it
-            for cpu in cpus.into_iter().chain(standby) {
+            for cpu in handlers {
                 failed = failed.or(agent.spawn(Role::Handler(cpu, one), true).err());
             }
             match failed {
@@ -154,8 +162,7 @@ impl Agent {
 
     /// Waits until all of them run.
     pub(super) fn await_threads(&self) -> Result<(), Errno> {
-        let cpus = allowed_cpus().len() as u32;
-        let want = 2 + cpus + u32::from(cpus > 1);
+        let want = 2 + handlers().len() as u32;
         loop {
             let ready = self.threads_ready.load(Acquire);
             match self.threads_failed.load(Acquire) {

@@ -239,6 +239,12 @@ pub fn only_cpu(cpu: usize) -> [u64; 16] {
     set
 }
 
+/// A bit set of CPUs without one of them. => `cpu` is below 1024
+pub fn without_cpu(mut set: [u64; 16], cpu: usize) -> [u64; 16] {
+    set[cpu / 64] &= !(1 << (cpu % 64));
+    set
+}
+
 /// The CPUs that the calling thread may run on, as a bit set of 1024.
 pub fn allowed_cpus() -> [u64; 16] {
     let mut set = [0u64; 16];
