@@ -249,6 +249,8 @@ pub enum Mistake {
     BelievesFailedWrites,
     /// A failed write of a swapoff's counts as done.
     BelievesFailedMoves,
+    /// A page that had moved elsewhere when a swapoff's read ended, and has moved back since, counts as damaged: it was lost.
+    TakesUnseenForDamaged,
     /// A failed write-back of a page from compressed memory counts as done.
     BelievesFailedWriteBacks,
     /// Compressed memory is not told which slots were given up.

@@ -480,7 +480,7 @@ impl<K: Kernel> Worker<K> {
         }
     }
 
-    fn arrived(&mut self, machine: &Machine<K>, flight: usize, (run, fd): (MoveRun, i32), since: u64, done: Done) {
+    fn arrived(&mut self, machine: &Machine<K>, flight: usize, (mut run, fd): (MoveRun, i32), since: u64, done: Done) {
         let buffer = self.buffer(flight, 0);
         // SAFETY: the flight's own buffer, and the read into it has ended.
         let arrived = unsafe { completion::complete(machine, (fd, run.location.offset), run.count, buffer, done.result) };
@@ -491,9 +491,14 @@ impl<K: Kernel> Worker<K> {
         let read = || (0..run.count).filter(|i| (run.wanted & arrived.good) >> i & 1 == 1);
         let memory = run.location.is_memory;
         self.table(flight).plain = if memory || !machine.content.is_sealed() { u128::MAX } else { 0 };
+        let mut unseen = 0u128;
         {
             let core = machine.core.lock();
-            read().for_each(|i| self.table(flight).right[i as usize] = core.vm.swapoff_expected(&run, i));
+            for i in read() {
+                let expected = core.vm.swapoff_expected(&run, i);
+                unseen |= u128::from(expected.is_none()) << i;
+                self.table(flight).right[i as usize] = expected;
+            }
         }
         let mut damaged = false;
         for i in read() {
@@ -510,6 +515,10 @@ impl<K: Kernel> Worker<K> {
                 damaged |= !is_right;
                 is_right
             });
+        }
+        // Those that had just moved elsewhere (mremap) were not checked, and may be back by now. The next pass finds them.
+        if !K::mistake(Mistake::TakesUnseenForDamaged) {
+            run.wanted &= !unseen;
         }
         let right = &self.table(flight).right;
         let mut lost = 0u128;

@@ -1,15 +1,19 @@
 //! How pages are stored.
 
-use overspill_machine::kernel::Content;
+use crate::kernel::Sim;
+use overspill_machine::kernel::{Content, Kernel};
 use overspill_simkernel::pmap::PageBytes;
 use overspill_simkernel::rng::Rng;
 use overspill_store::checksum;
 use overspill_vm::types::{PageId, Tag};
 
 /// Pages are stored as they are, or sealed.
+#[derive(Clone, Copy)]
 pub struct Checked {
     /// Pages are sealed: the stored bytes differ from the page's.
     pub sealed: bool,
+    /// How long it takes to check a page that was read, in nanoseconds.
+    pub check_ns: u64,
 }
 
 impl Checked {
@@ -30,6 +34,9 @@ impl Content for Checked {
         checksum::of(page, bytes)
     }
     fn open(&self, page: PageId, stored: Tag, bytes: &mut PageBytes) -> bool {
+        if self.check_ns > 0 {
+            Sim::sleep_ns(self.check_ns);
+        }
         self.scramble(page, stored, bytes);
         checksum::of(page, bytes) == stored
     }

@@ -200,7 +200,7 @@ fn copy(world: &World, child: usize, machine: &Machine<Sim>, frozen: &Frozen<Sim
             status,
             files,
             child,
-            machine.content.sealed,
+            machine.content,
             machine.config.follows_pointers,
             1,
         ))

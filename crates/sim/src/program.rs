@@ -80,6 +80,8 @@ pub struct Habits {
     pub twins: bool,
     /// How many times as long ranges it discards, unmaps and moves.
     pub large: usize,
+    /// So many of a thousand moves are taken back within half a millisecond. If not 0, moves are of a page or two.
+    pub returns: usize,
 }
 
 /// A thread's memory without a pager. All of the thread's calls are made there as well.
@@ -617,7 +619,8 @@ impl<'a> Thread<'a> {
         if self.twin.is_some() {
             return self.remap_any();
         }
-        let Some((from, len)) = self.free_stretch(16 * self.habits.large) else { return };
+        let most = if self.habits.returns > 0 { 2 } else { 16 * self.habits.large };
+        let Some((from, len)) = self.free_stretch(most) else { return };
         let over = self.rng.below(3) == 0;
         let to = match self.stretch(1) {
             Some((at, _)) if over => at,
@@ -632,17 +635,27 @@ impl<'a> Thread<'a> {
         if !one {
             return;
         }
+        let base = self.remap_to(from, len, to, MAY_MOVE | if over { FIXED } else { 0 });
+        if self.habits.returns > 0 && self.rng.below(1000) < self.habits.returns {
+            Sim::sleep_ns(self.rng.below(500_000) as u64);
+            self.remap_to(base, len, from, MAY_MOVE);
+        }
+    }
+
+    /// Moves memory to `to` or, if another thread has that by now, perhaps elsewhere. Returns where it is.
+    fn remap_to(&mut self, from: usize, len: usize, to: usize, flags: usize) -> usize {
+        let over = flags & FIXED != 0;
         let _going = Going::new(&self.world, 2 * len);
         self.forget_kept(from, len);
         self.forget_kept(to, len);
         // from here on another thread may use the old addresses
         let pages: Vec<Page> = (0..len).map(|i| self.pages.remove(&(from + i * PAGE)).expect("its own")).collect();
-        let flags = MAY_MOVE | if over { FIXED } else { 0 };
         let r = self.hooks(to).mremap(Mremap { old: from, old_len: len * PAGE, new_len: len * PAGE, flags, new: to });
         self.say(format_args!("moves {from:x} +{len} to {to:x}: {r:x}"));
         assert!(r > 0 || !over && r == -(ENOMEM as isize), "a move of {from:x} +{len} to {to:x}: {r}");
         let base = if r > 0 { r as usize } else { from };
         pages.iter().enumerate().for_each(|(i, page)| _ = self.pages.insert(base + i * PAGE, *page));
+        base
     }
 
     /// Makes any mremap(2) that succeeds without a pager, also across gaps.

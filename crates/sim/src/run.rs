@@ -1,6 +1,7 @@
 //! One run: the machine's own handler and page daemon serve a program of a few threads on the simulated kernel. A seed chooses the
 //! actor that goes on at each lock and each call.
 
+use crate::content::Checked;
 use crate::file_program::{FileHabits, FileThread, Files, files};
 use crate::files::SimFiles;
 use crate::forks::{self, Children, children};
@@ -49,6 +50,8 @@ pub struct Scenario {
     pub trouble: Trouble,
     /// Stored pages are sealed.
     pub sealed: bool,
+    /// How long it takes to check a page that was read, in nanoseconds.
+    pub check_ns: u64,
     /// Pages hold more than a byte. Some do not compress, and some hold addresses, which the machine follows as pointers.
     pub noisy: bool,
     /// If set, devices come and go.
@@ -86,10 +89,12 @@ pub const USUAL: Scenario = Scenario {
         kernel_swap: 0,
         twins: false,
         large: 1,
+        returns: 0,
     },
     disturbed: true,
     trouble: Trouble::NONE,
     sealed: false,
+    check_ns: 0,
     noisy: false,
     swaps: None,
     files: None,
@@ -122,7 +127,8 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
     vm.set_limit(scenario.memory);
     let mut files = [const { None }; DEVICES_MAX];
     files[0] = Some(SimFiles::block(scenario.slots as usize));
-    let mut parts = parts(vm, status, files, 0, scenario.sealed, scenario.noisy, objects(scenario));
+    let content = Checked { sealed: scenario.sealed, check_ns: scenario.check_ns };
+    let mut parts = parts(vm, status, files, 0, content, scenario.noisy, objects(scenario));
     if scenario.in_thread {
         assert_eq!(scenario.threads, 0, "events are not reported");
         let pages = reader::file_pages(CLUSTER_PAGES) as u32;

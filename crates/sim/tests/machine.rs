@@ -144,6 +144,19 @@ fn runs_of_pages_survive_their_device() {
     all_pass(&RUNS, 4);
 }
 
+/// Threads move memory, and mostly move it back at once. A swapoff looked a page up when its read had ended, did not find it, looked
+/// it up once more after a wait, found it in the very slot, and lost it, because its content had not been checked.
+const THERE_AND_BACK: Scenario = Scenario {
+    habits: Habits { steps: 240, returns: 900, weights: [10, 60, 0, 0, 0, 20, 1, 60, 0, 0], ..RUNS.habits },
+    check_ns: 60_000,
+    ..RUNS
+};
+
+#[test]
+fn what_has_moved_back_is_not_lost() {
+    all_pass(&THERE_AND_BACK, 6);
+}
+
 /// Devices so short that many pages must go into memory, and often do not fit there.
 const TIGHT: Scenario = Scenario { swaps: Some(Swaps { lengths: (16, 128), bold: 1000, ..COME_AND_GO }), ..SWAPS };
 
@@ -619,6 +632,7 @@ fn each_mistake_is_found() {
         (UnchargesBeforeTheDrop, WRITABLE, 52),
         (OffersWhatIsRefused, REFUSED, 9),
         (GivesUpAsItWaits, SLOW, 35),
+        (TakesUnseenForDamaged, THERE_AND_BACK, 147),
         (ClosesBeforeReadsEnd, SWAPS, 129),
         (GrowsWhatMayGo, GROWING_AND_FORKS, 86),
         (ParksInOnePlace, TIGHT_RUNS, 216),

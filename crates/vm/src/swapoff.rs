@@ -128,7 +128,8 @@ pub struct MoveRun {
     pub location: Location,
     /// In pages, 1 to [`CLUSTER_PAGES_MAX`].
     pub count: u32,
-    /// Bit `i`: page `i` is to be moved. The others are only read along. Bit 0 and bit `count - 1` are set.
+    /// Bit `i`: page `i` is to be moved. The others are only read along. Bit 0 and bit `count - 1` are set at first; the machine
+    /// clears those of pages that it could not check.
     pub wanted: u128,
     leave: u32,
 }
