@@ -276,6 +276,11 @@ impl Device {
         }
     }
 
+    /// Whether it has room for pages of any content, and is not full before long.
+    pub(crate) fn takes_all(&self) -> bool {
+        self.memory.is_none() && self.room() > 0
+    }
+
     /// Slots in use, without absent ones and those that the machine must still empty.
     pub(crate) fn in_use(&self) -> u32 {
         self.blist.used() - self.absent_count - (self.deferred_count - self.waiting_count())

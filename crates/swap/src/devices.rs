@@ -341,14 +341,14 @@ impl Devices {
 
     /// Counts an operation. Returns `true` if the device has just failed, after [`ERRORS_MAX`] failed reads or writes in a row: it
     /// should be swapped off. The last device that can be written never counts as failed, because there is no better one. (Memory
-    /// in front of it is none: it is full before long.)
+    /// in front of it is none: it is full before long. Nor is a device that is full now.)
     ///
     /// # Panics
     /// If there is no such device.
     pub fn io_ended(&mut self, device: DeviceId, io: Io) -> bool {
-        let others = self.in_use().filter(|d| d.gives() && d.memory.is_none()).count();
+        let better = (0..).zip(&self.all).any(|(i, other)| DeviceId(i) != device && other.takes_all());
         let it = self.get_mut(device).expect("there is such a device");
-        let fails = it.stats.count(io) >= ERRORS_MAX && !it.failed && others > u32::from(it.gives()) as usize;
+        let fails = it.stats.count(io) >= ERRORS_MAX && !it.failed && better;
         if fails {
             it.failed = true;
             self.changed();

@@ -281,14 +281,16 @@ impl Devices {
         self.extents.find(slot)
     }
 
-    /// Lets devices that could not grow ask again. With `write_too`, also those that answered ENOSPC to a write. The machine should
-    /// not do that often while it depends on the answer.
+    /// Lets devices that could not grow ask again. With `write_too`, also those that answered ENOSPC to a write and, if no other
+    /// device has room, those that have failed. The machine should not do that often while it depends on the answer.
     pub fn retry(&mut self, write_too: bool) {
         let mut changed = false;
+        let failed_too = write_too && !self.all.iter().any(Device::takes_all);
         for device in self.own_mut() {
             device.refused = false;
             if write_too && device.memory.is_none() {
                 changed |= core::mem::take(&mut device.full);
+                changed |= failed_too && core::mem::take(&mut device.failed);
             }
         }
         if changed {

@@ -264,6 +264,30 @@ fn memory_does_not_make_the_last_disk_fail() {
     assert_eq!(pager.devices.status(second).unwrap().state, DeviceState::On);
 }
 
+/// A full device counted as a better one. So eight failed writes in a row took the last device with room away for good, though it
+/// was well again, and the program was stopped for want of swap.
+#[test]
+fn a_full_device_does_not_make_the_last_one_with_room_fail() {
+    let mut pager = small(100);
+    let second = pager.devices.add_device(100, -1).unwrap();
+    let io = Io { write: true, pages: 1, bytes: 4096, ns: 1000, ok: false };
+    store(&mut pager, page(0, 0), 100);
+    (0..2 * ERRORS_MAX).for_each(|_| assert!(!pager.devices.io_ended(second, io)));
+    let slot = store(&mut pager, page(1, 0), 1);
+    assert_eq!(at(&pager, slot), (1, 0));
+    // with room on the first one it fails, and is tried again when the first one is full again
+    pager.release(page(0, 99));
+    assert!(pager.devices.io_ended(second, io));
+    pager.devices.retry(true);
+    assert_eq!(pager.devices.status(second).unwrap().state, DeviceState::Failed);
+    store(&mut pager, page(2, 0), 1);
+    assert!(alloc(&mut pager, 1).is_none());
+    pager.devices.retry(true);
+    assert_eq!(pager.devices.status(second).unwrap().state, DeviceState::On);
+    let slot = store(&mut pager, page(3, 0), 1);
+    assert_eq!(at(&pager, slot), (1, 1));
+}
+
 #[test]
 fn a_child_takes_an_inherited_device_off() {
     let mut pager = small(100);
