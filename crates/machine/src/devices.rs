@@ -48,7 +48,7 @@ impl<K: Kernel> Backing<K> {
     pub fn memory(machine: &Machine<K>, bytes: Option<u64>, algorithm: Algorithm) -> Result<Self, Errno> {
         let (limit, slots_max) = {
             let core = machine.core.lock();
-            (core.vm.limit(), core.vm.devices().slots_max())
+            (core.vm.budget_max(), core.vm.devices().slots_max())
         };
         let made = match bytes {
             Some(bytes) => Compressed::new(bytes, limit, slots_max, algorithm),

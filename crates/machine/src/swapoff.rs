@@ -33,7 +33,7 @@ use crate::space::Read;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
-use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, PageOut, Swapoff, SwapoffRefusal, SwapoffStep};
+use overspill_vm::{CLUSTER_PAGES_MAX, Copies, MoveRun, PageIn, PageOut, Swapoff, SwapoffRefusal, SwapoffStep};
 
 /// Runs under way at a time.
 const FLIGHTS: usize = 4;
@@ -246,7 +246,14 @@ impl<K: Kernel> Worker<K> {
         let io = K::io(engine, FLIGHTS as u32 * 2).map_err(resources)?;
         let buffers = K::map_anonymous((pages as usize) << PAGE_SHIFT).map_err(resources)?;
         let _ = K::advise(buffers as usize, (pages as usize) << PAGE_SHIFT, Advice::WipeOnFork); // a forked child has no swapoff
-        let begun = machine.core.lock().vm.swapoff_begin(device);
+        let mut copies = Copies::default();
+        let begun = loop {
+            let mut core = machine.core.lock();
+            match core.vm.swapoff_begin(device, copies) {
+                Err(SwapoffRefusal::NoRoom { .. }) if core.vm.count_copies(device, &mut copies) => {}
+                begun => break begun,
+            }
+        };
         let unmap = || {
             // SAFETY: the mapping made above, which nobody has seen.
             unsafe { K::unmap(buffers, (pages as usize) << PAGE_SHIFT) };

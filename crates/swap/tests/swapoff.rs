@@ -10,8 +10,8 @@ use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{Slot, Tag};
 use overspill_vm::{
-    CLUSTER_PAGES_MAX, Compared, Destination, Fault, Filled, MoveRun, PageIn, Parked, Resident, Swapoff, SwapoffRefusal,
-    SwapoffStep,
+    CLUSTER_PAGES_MAX, COUNTED_FRAMES, Compared, Copies, Destination, Fault, Filled, MoveRun, PageIn, Parked, Resident, Swapoff,
+    SwapoffRefusal, SwapoffStep,
 };
 
 /// The device that leaves.
@@ -19,6 +19,13 @@ const OLD: DeviceId = DeviceId(0);
 
 fn core(slots: u32) -> Core {
     common::core(10_000, overspill_swap::Config { pages_max: 10_000, slots_max: slots, devices_max: 4, extents_max: 0 })
+}
+
+/// Begins a swapoff, with all copies counted.
+fn begin(vm: &mut Core, device: DeviceId) -> Result<Swapoff, SwapoffRefusal> {
+    let mut copies = Copies::default();
+    while vm.count_copies(device, &mut copies) {}
+    vm.swapoff_begin(device, copies)
 }
 
 fn stored(vm: &Core, device: DeviceId) -> u64 {
@@ -113,7 +120,7 @@ fn a_run_goes_to_another_device() {
     let mut vm = core(1000);
     put(&mut vm, 0..128, 0, true);
     let new = vm.devices_mut().add_device(500, 0).expect("there is an entry");
-    let mut off = vm.swapoff_begin(OLD).expect("there is room");
+    let mut off = begin(&mut vm, OLD).expect("there is room");
     let used = vm.used();
     let run = next_move(&mut vm, &mut off);
     assert_eq!((run.first, run.count, run.wanted), (page(0), 128, u128::MAX));
@@ -134,7 +141,7 @@ fn a_clean_page_is_written_again() {
     put(&mut vm, 0..10, 0, false);
     assert_eq!(state(&vm, 3), State::Clean);
     assert!(matches!(vm.fault(page(4), 0..END, false), Fault::Restore { .. })); // clean and busy
-    let mut off = vm.swapoff_begin(OLD).expect("all of it is in memory");
+    let mut off = begin(&mut vm, OLD).expect("all of it is in memory");
     end(&mut vm, &mut off);
     vm.restore_done(page(4), Filled::No);
     for index in 0..10 {
@@ -153,7 +160,7 @@ fn a_page_that_is_faulted_in_meanwhile() {
     let mut vm = core(1000);
     put(&mut vm, 0..8, 0, true);
     vm.devices_mut().add_device(500, 0).expect("there is an entry");
-    let mut off = vm.swapoff_begin(OLD).expect("there is room");
+    let mut off = begin(&mut vm, OLD).expect("there is room");
     let run = next_move(&mut vm, &mut off);
     let good = arrived(&mut vm, &run, 0);
     let (read, released) = (begin_read(&mut vm, 2), begin_read(&mut vm, 5));
@@ -175,7 +182,7 @@ fn a_page_that_is_faulted_in_meanwhile() {
 fn pages_go_into_memory() {
     let mut vm = core(1000);
     put(&mut vm, 0..8, 0, true);
-    let mut off = vm.swapoff_begin(OLD).expect("there is memory");
+    let mut off = begin(&mut vm, OLD).expect("there is memory");
     for filled in [Filled::No, Filled::Parked] {
         let SwapoffStep::PageIn(op) = next(&mut vm, &mut off) else { panic!("it is to be read") };
         assert_eq!(op.count, 8);
@@ -194,7 +201,7 @@ fn pages_that_are_refused_elsewhere_go_into_memory() {
     let mut vm = core(1000);
     put(&mut vm, 0..6, 0, true);
     vm.devices_mut().add_device(500, 0).expect("there is an entry");
-    let mut off = vm.swapoff_begin(OLD).expect("there is room");
+    let mut off = begin(&mut vm, OLD).expect("there is room");
     let mut refused = 0;
     let op = loop {
         match next(&mut vm, &mut off) {
@@ -227,14 +234,14 @@ fn a_run_of_a_cancelled_swapoff_is_void() {
     let mut vm = core(1);
     put(&mut vm, 0..1, 0, true);
     let new = vm.devices_mut().add_device(1, -1).expect("there is an entry");
-    let mut off = vm.swapoff_begin(OLD).expect("there is room");
+    let mut off = begin(&mut vm, OLD).expect("there is room");
     let run = next_move(&mut vm, &mut off);
     vm.swapoff_cancel(OLD);
     assert_eq!(vm.swapoff_next(&mut off, 128), SwapoffStep::Cancelled);
     vm.release_range(page(0), 1, |_| panic!("it has no parked content"));
     put(&mut vm, 0..1, 100, true);
     assert_eq!(vm.pager().has_page(page(0), 0, 0).map(|has| has.slot), Some(Slot(0)), "the same slot");
-    let mut again = vm.swapoff_begin(OLD).expect("there is room");
+    let mut again = begin(&mut vm, OLD).expect("there is room");
     assert_eq!(arrived(&mut vm, &run, 0), 0);
     vm.swapoff_moved(run);
     assert_eq!((state(&vm, 0), vm.counters().corrupt_pages.get()), (State::PagedOut, 0));
@@ -249,17 +256,31 @@ fn a_run_of_a_cancelled_swapoff_is_void() {
 #[test]
 fn a_swapoff_is_refused_with_the_figures() {
     let mut vm = core(4000);
-    assert_eq!(vm.swapoff_begin(DeviceId(3)), Err(SwapoffRefusal::NotThere));
+    assert_eq!(begin(&mut vm, DeviceId(3)), Err(SwapoffRefusal::NotThere));
     put(&mut vm, 0..2500, 0, true);
     vm.devices_mut().add_device(100, 0).expect("there is an entry");
-    let refusal = vm.swapoff_begin(OLD).expect_err("it fits nowhere");
+    let refusal = begin(&mut vm, OLD).expect_err("it fits nowhere");
     let memory_pages = (vm.available() - vm.free_low() / 2) as u64;
     assert_eq!(refusal, SwapoffRefusal::NoRoom { pages: 2500, swap_pages: 100, memory_pages });
     assert!(refusal.to_string().contains("10 MiB are on this device, but only 0 MiB are free on other swap devices"), "{refusal}");
     assert_eq!(vm.pager().leaving(OLD), None);
     vm.release_range(page(0), 1000, |_| panic!("it has no parked content"));
-    vm.swapoff_begin(OLD).expect("now it fits");
-    assert_eq!(vm.swapoff_begin(OLD), Err(SwapoffRefusal::Leaving));
+    begin(&mut vm, OLD).expect("now it fits");
+    assert_eq!(begin(&mut vm, OLD), Err(SwapoffRefusal::Leaving));
+}
+
+/// A swapoff that seemed not to fit looked at all frames at once, with the lock on the core, to find copies: with 16 GiB of memory
+/// all faults waited for a good part of a second.
+#[test]
+fn copies_are_counted_by_a_thousand_frames() {
+    let mut vm = core(4000);
+    put(&mut vm, 0..1900, 0, false);
+    assert!(matches!(vm.swapoff_begin(OLD, Copies::default()), Err(SwapoffRefusal::NoRoom { pages: 1900, .. })));
+    let mut copies = Copies::default();
+    assert!(vm.count_copies(OLD, &mut copies));
+    let Err(SwapoffRefusal::NoRoom { pages, .. }) = vm.swapoff_begin(OLD, copies) else { panic!("not yet") };
+    assert!(pages >= 1900 - u64::from(COUNTED_FRAMES), "{pages}");
+    begin(&mut vm, OLD).expect("all of it is in memory");
 }
 
 /// The file system was full, and the page daemon tried the same writes again and again. A write was always under way, or a run was
@@ -270,7 +291,7 @@ fn writes_that_fail_are_not_waited_for() {
     let mut vm = core(4000);
     put(&mut vm, 0..4, 0, true);
     vm.devices_mut().add_device(2, 0).expect("there is an entry");
-    let mut off = vm.swapoff_begin(OLD).expect("there is memory");
+    let mut off = begin(&mut vm, OLD).expect("there is memory");
     fill_memory(&mut vm);
     let [first, _] = [100, 101].map(|index| begin_write(&mut vm, index, Tag::of(index)));
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "what is written makes room");
@@ -286,7 +307,7 @@ fn a_write_back_is_not_waited_for() {
     let mut vm = core(1000);
     put(&mut vm, 0..4, 0, true);
     vm.devices_mut().add_device(8, 0).expect("there is an entry");
-    let mut off = vm.swapoff_begin(OLD).expect("there is room");
+    let mut off = begin(&mut vm, OLD).expect("there is room");
     let written_back = vm.write_back_slots(1, page(0)).expect("there is room");
     let run = next_move(&mut vm, &mut off);
     arrived(&mut vm, &run, 0);
@@ -304,7 +325,7 @@ fn a_write_back_that_finds_no_space_is_not_waited_for() {
     let mut vm = core(4000);
     put(&mut vm, 0..4, 0, true);
     vm.devices_mut().add_device(2, 0).expect("there is an entry");
-    let mut off = vm.swapoff_begin(OLD).expect("there is memory");
+    let mut off = begin(&mut vm, OLD).expect("there is memory");
     fill_memory(&mut vm);
     let run = vm.write_back_slots(2, page(0)).expect("there is room");
     assert_eq!((run.count, next(&mut vm, &mut off)), (2, SwapoffStep::Wait), "what goes on makes room");

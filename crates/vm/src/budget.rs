@@ -21,6 +21,11 @@ impl<P: Pager> Vm<P> {
         self.promised
     }
 
+    /// The largest budget that it can have, in pages.
+    pub fn budget_max(&self) -> u32 {
+        self.config.memory_pages
+    }
+
     /// Changes the budget (processes that came from each other by fork share one). In pages.
     pub fn set_limit(&mut self, pages: u32) {
         self.promised = pages.min(self.config.memory_pages);

@@ -80,6 +80,20 @@ impl Swapoff {
     }
 }
 
+/// What [`Vm::count_copies`] has counted so far.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Copies {
+    /// Frames looked at.
+    frames: u32,
+    /// Resident pages with a copy on the device.
+    there: u64,
+    /// Clean pages with a copy on another one.
+    droppable: u64,
+}
+
+/// Frames that [`Vm::count_copies`] looks at.
+pub const COUNTED_FRAMES: u32 = 1024;
+
 /// Why a swapoff cannot begin, with the figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -168,22 +182,16 @@ pub enum SwapoffStep {
 }
 
 impl<P: Pager> Vm<P> {
-    /// Begins to take all pages off `device`.
+    /// Begins to take all pages off `device`. `copies`: pages that are known to be in memory too, by [`Vm::count_copies`].
     ///
     /// # Errors
-    /// [`SwapoffRefusal`]; nothing is changed then. (Looks at all frames only if the pages seem not to fit, to find which of the
-    /// stored pages are in memory too.)
-    pub fn swapoff_begin(&mut self, device: DeviceId) -> Result<Swapoff, SwapoffRefusal> {
+    /// [`SwapoffRefusal`]; nothing is changed then. Where there is no room, it may help to count copies.
+    pub fn swapoff_begin(&mut self, device: DeviceId, copies: Copies) -> Result<Swapoff, SwapoffRefusal> {
         let stored = self.pager.device_use(device).ok_or(SwapoffRefusal::NotThere)?.stored;
         let leave = self.pager.leave(device).ok_or(SwapoffRefusal::Leaving)?;
-        let mut pages = stored;
+        let pages = stored.saturating_sub(copies.there);
         let swap_pages = self.pager.room();
-        let mut memory_pages = self.spare_frames() as u64;
-        if pages > swap_pages + memory_pages {
-            let (copies, droppable) = self.copies_on(device);
-            pages -= copies.min(pages);
-            memory_pages += droppable;
-        }
+        let memory_pages = self.spare_frames() as u64 + copies.droppable;
         if pages > swap_pages + memory_pages {
             self.pager.stay(device);
             return Err(SwapoffRefusal::NoRoom { pages, swap_pages, memory_pages });
@@ -204,10 +212,12 @@ impl<P: Pager> Vm<P> {
         self.counters.write_errors.get()
     }
 
-    /// Counts the resident pages with a copy on `device`, and the clean pages with a copy on another one.
-    fn copies_on(&self, device: DeviceId) -> (u64, u64) {
-        let (mut copies, mut droppable) = (0, 0);
-        for n in 0..self.frames.taken() {
+    /// Counts the resident pages with a copy on `device`, and the clean pages with a copy on another one, among the next
+    /// [`COUNTED_FRAMES`] frames: a walk over all of them would hold the lock for long. Returns `false` if none are left.
+    pub fn count_copies(&self, device: DeviceId, copies: &mut Copies) -> bool {
+        let first = copies.frames;
+        copies.frames = self.frames.taken().min(first + COUNTED_FRAMES).max(first);
+        for n in first..copies.frames {
             let page = self.frames.page[n as usize];
             let word = self.table.get(page);
             let resident = matches!(word.state(), State::Active | State::Inactive | State::Clean);
@@ -216,11 +226,11 @@ impl<P: Pager> Vm<P> {
             }
             if let Some((slot, _)) = self.pager.stored(page) {
                 let there = self.pager.locate(slot).device == device;
-                copies += there as u64;
-                droppable += (!there && word.state() == State::Clean) as u64;
+                copies.there += there as u64;
+                copies.droppable += (!there && word.state() == State::Clean) as u64;
             }
         }
-        (copies, droppable)
+        copies.frames > first
     }
 
     /// Cancels the swapoff of `device`: the pages that are still there stay, and the device is used as before.

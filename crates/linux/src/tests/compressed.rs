@@ -1,6 +1,7 @@
 //! Compressed memory.
 
 use crate::compressed::Compressed;
+use overspill_machine::devices::Backing;
 use overspill_store::PageBytes;
 use overspill_store::packing::{Algorithm, Packer};
 use overspill_swap::SwapPager;
@@ -58,4 +59,18 @@ fn added_to_full_memory_it_can_still_take_pages() {
     compressed.enter(&mut vm, 0).expect("room for a device");
     let noise: PageBytes = core::array::from_fn(|i| if i < 3000 { ((i * i) >> 5) as u8 } else { 0 });
     compressed.store(0, Packer::new(Algorithm::Lz4).pack(&noise)).expect("there is credit");
+}
+
+/// Added while the process had a small part of its family's budget, it could never take more than half of that part.
+#[test]
+fn added_to_a_small_part_of_the_budget_it_can_grow_with_it() {
+    let Some((machine, _)) = super::machine("compressed-part") else { return };
+    let most = machine.core.lock().vm.budget_max();
+    machine.core.lock().vm.set_limit(most / 4);
+    let Ok(Backing::Memory(compressed)) = Backing::memory(&machine, None, Algorithm::Words) else { panic!("there is memory") };
+    compressed.enter(&mut machine.core.lock().vm, 0).expect("room for a device");
+    machine.core.lock().vm.set_limit(most);
+    compressed.set_size(u64::from(most / 2));
+    assert_eq!(compressed.pool.lock().size_pages(), u64::from(most / 2));
+    compressed.leave(&mut machine.core.lock().vm);
 }
