@@ -244,7 +244,7 @@ fn answer(
             let added = devices::add(machine, backing, name, priority, || {
                 follower.look(&machine.host.following); // a fork may wait for a thread that waits for this one to follow
                 match job {
-                    Some(job) => _ = job.worker.step(machine),
+                    Some(job) => _ = job.worker.step(machine), // its end is answered again in `work`
                     None => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
                 }
             });

@@ -200,8 +200,8 @@ pub struct Worker<K: Kernel> {
     told_at: u64,
     /// How long there has been trouble without a page leaving the device, in nanoseconds.
     waited_ns: u64,
-    /// The core has no record of the swapoff any more.
-    over: bool,
+    /// How it ended, once the core has no record of it any more.
+    ended: Option<State>,
 }
 
 // SAFETY: the buffers are the worker's own mapping, and only the worker hands them out.
@@ -279,7 +279,7 @@ impl<K: Kernel> Worker<K> {
             trouble: None,
             told_at: start,
             waited_ns: 0,
-            over: false,
+            ended: None,
         })
     }
 
@@ -310,9 +310,13 @@ impl<K: Kernel> Worker<K> {
     }
 
     /// Does a bit of work; waits at most a millisecond if there is nothing to do but wait. After [`State::Done`] or
-    /// [`State::Failed`] the worker must be ended by [`Worker::end`].
+    /// [`State::Failed`] the worker must be ended by [`Worker::end`]. Until then, a further step answers the same if the core has
+    /// ended the swapoff; otherwise it tries on.
     pub fn step(&mut self, machine: &Machine<K>) -> State {
         self.reap(machine);
+        if let Some(end) = self.ended {
+            return end; // the core would say that it was cancelled, and its device may have a successor with the same number
+        }
         if machine.freeze.is_on() {
             match self.in_flight {
                 0 => machine.freeze.wait(WAIT_NS),
@@ -375,14 +379,11 @@ impl<K: Kernel> Worker<K> {
                 }
                 SwapoffStep::Done => {
                     self.progress.left_pages = 0;
-                    self.over = true;
                     devices::remove(machine, self.device());
-                    return State::Done;
+                    return self.end_as(State::Done);
                 }
-                SwapoffStep::Cancelled => {
-                    self.over = true;
-                    return State::Failed(Failure::NoRoom); // the page daemon cancelled it, or it would have had to stop the program
-                }
+                // the page daemon cancelled it, or it would have had to stop the program
+                SwapoffStep::Cancelled => return self.end_as(State::Failed(Failure::NoRoom)),
             }
         }
         if allowed > 0 && self.in_flight >= allowed {
@@ -393,6 +394,11 @@ impl<K: Kernel> Worker<K> {
 
     fn pause(&mut self) {
         if self.in_flight > 0 { self.io.wait(Some(WAIT_NS)) } else { K::sleep_ns(WAIT_NS) }
+    }
+
+    fn end_as(&mut self, state: State) -> State {
+        self.ended = Some(state);
+        state
     }
 
     /// Gives up if there has been trouble for long, and no page moved.
@@ -413,7 +419,7 @@ impl<K: Kernel> Worker<K> {
 
     /// Ends it: cancels the rest, waits for I/O in flight, and gives the buffers back.
     pub fn end(mut self, machine: &Machine<K>) {
-        if !self.over {
+        if self.ended.is_none() {
             machine.core.lock().vm.swapoff_cancel(self.device());
         }
         while self.in_flight > 0 {
