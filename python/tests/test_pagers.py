@@ -163,6 +163,39 @@ def test_a_swapoff_ends_when_its_progress_raises(delivery: str, tmp_path: Path, 
     assert ran.returncode == 0 and ran.stdout.endswith("left\n"), ran
 
 
+def test_a_thread_uses_an_array_during_a_swapoff_into_memory(delivery: str, tmp_path: Path, program: Program) -> None:
+    """A thread touched a page of which only the swapoff's next step would end the read, and kept Python's lock as it waited. Before
+    that step the swapoff wanted the lock to look for signals, so both waited for ever."""
+    text = """
+        import sys, threading, numpy as np, overspill
+        pager = overspill.Pager("128M", sys.argv[2], delivery=sys.argv[1])
+        array = pager.full((112 << 20) // 8, 1.0)
+        filler = pager.full((124 << 20) // 8, 2.0)
+        del filler
+        pages, sums, calls = array[::512], [], []
+        order = [int(n) for n in np.random.default_rng(1).permutation(pages.size)]  # in order they would be read ahead: too fast
+        sys.setswitchinterval(60)  # so the thread keeps the lock until it has touched them all
+        begun = threading.Event()
+        def add():
+            begun.wait()
+            sums.append(sum(pages[n] for n in order))
+        def told(moved, left):
+            calls.append(left)
+            begun.set()
+        adder = threading.Thread(target=add)
+        adder.start()
+        moved = pager.swapoff(pager.swaps()[0]["name"], told)
+        begun.set()
+        adder.join()
+        assert moved > 0 and calls and not pager.swaps(), (moved, calls)
+        assert sums == [pages.size] and array.sum() == array.size
+        print(calls)
+    """
+    slow = {"OVERSPILL_INJECT": "swapoff_pages=1"}
+    ran = program(text, delivery, str(tmp_path), **slow)
+    assert ran.returncode == 0 and ran.stdout, ran
+
+
 def test_advice(pager: Pager) -> None:
     array = overspill.arange(2 * BUDGET // 8, pager=pager)
     push_out(pager)

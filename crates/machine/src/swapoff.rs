@@ -14,8 +14,9 @@
 //! ```
 //!
 //! The owner of a [`Worker`] calls [`Worker::step`] until it ends: the control socket's thread, or a caller of the library. A few
-//! flights are under way at a time, so that one device reads while the other writes. No lock is held during I/O. While a fork
-//! waits, nothing new begins. Pages that were read by then are dropped, not written; the next pass finds them again.
+//! flights are under way at a time, so that one device reads while the other writes. No lock is held during I/O. Pages on their way
+//! into memory are busy from one step to the next, unless the owner calls [`Worker::settle`]. While a fork waits, nothing new
+//! begins. Pages that were read by then are dropped, not written; the next pass finds them again.
 //!
 //! Memory: the flights' buffers and tables, charged to the budget before they are touched. With
 //! [`Inject::swapoff_pages`](crate::inject::Inject) a run has at most that many pages, and there is one flight. That is the
@@ -390,6 +391,17 @@ impl<K: Kernel> Worker<K> {
             self.pause();
         }
         self.watch(machine)
+    }
+
+    /// Waits until this swapoff keeps no page busy: until its reads into memory have ended, and their pages are in place. An owner
+    /// whose thread runs code of the program's between two steps calls it first. If that code touched such a page, or waited for a
+    /// thread that does, the next step would never come. (Pages that are moved are not busy.)
+    pub fn settle(&mut self, machine: &Machine<K>) {
+        self.reap(machine);
+        while self.flights.iter().any(|flight| matches!(flight, Flight::PageIn { .. })) {
+            self.io.wait(None);
+            self.reap(machine);
+        }
     }
 
     fn pause(&mut self) {

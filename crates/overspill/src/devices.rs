@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 /// The interval at which the caller of a swapoff is told how far it is.
 const TELL: Duration = Duration::from_millis(100);
 
+/// For so long a swapoff goes on before it waits for its reads and lets signals through. A guess: long against a read, short for
+/// whoever sent the signal. To wait after each step took a fifth of the speed.
+const TURN: Duration = Duration::from_millis(10);
+
 /// Checks a device before it is made or written to.
 pub fn check(device: &DeviceSpec) -> Result<(), Error> {
     let checked = device.clone().checked();
@@ -40,11 +44,22 @@ impl<'a> Running<'a> {
         Ok(Running { shared, worker: Some(Worker::new(&shared.machine, shared.engine, device)?) })
     }
 
+    /// Some steps. Leaves no page busy: as soon as signals are no longer blocked, code of the program's runs in this thread. That
+    /// is a signal handler, or `goes_on`, which may wait for other threads, as Python's does for its lock. If any of them touched
+    /// a page whose read only the next step would end, all waited for ever.
     fn step(&mut self) -> State {
         let worker = self.worker.as_mut().expect("only a drop ends it");
         let state = {
             let _quiet = Quiet::new();
-            worker.step(&self.shared.machine)
+            let begun = Instant::now();
+            let state = loop {
+                let state = worker.step(&self.shared.machine);
+                if state != State::Busy || self.shared.manual.is_some() || begun.elapsed() >= TURN {
+                    break state;
+                }
+            };
+            worker.settle(&self.shared.machine);
+            state
         };
         if self.shared.manual.is_some() {
             let _quiet = Quiet::new();
@@ -135,8 +150,9 @@ impl Pager {
         self.swap_off_while(name, |_| true)
     }
 
-    /// As [`Pager::swap_off`], but calls `goes_on` ten times a second with the progress. If that returns `false`, the swapoff ends
-    /// with an error, and the device is in use as before, with the pages that are still on it.
+    /// As [`Pager::swap_off`], but calls `goes_on` ten times a second with the progress. It may use regions, and wait for threads
+    /// that do. If it returns `false`, the swapoff ends with an error, and the device is in use as before, with the pages that are
+    /// still on it.
     ///
     /// # Errors
     /// As [`Pager::swap_off`].

@@ -6,7 +6,8 @@ use common::*;
 use overspill::{Delivery, DeviceSpec, Error, Pager, Region};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
+use std::sync::mpsc;
 use std::time::Instant;
 
 fn pager(name: &str) -> Pager {
@@ -132,6 +133,76 @@ fn in_a_child(pager: &Pager, region: &mut Region, name: &str) {
     own.check();
 }
 
+static SUMMED: AtomicPtr<Region> = AtomicPtr::new(std::ptr::null_mut());
+static SUMS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_usr1(_: i32) {
+    // SAFETY: null, or a region that is never dropped.
+    if let Some(region) = unsafe { SUMMED.load(SeqCst).as_ref() } {
+        sum(region);
+        SUMS.fetch_add(1, SeqCst);
+    }
+}
+
+/// Takes the only device off while there is room in memory, page by page. Meanwhile the caller's function, or a signal handler in
+/// its thread, touches all pages. It waited for ever for a page whose read had ended: only its own thread could put that page in
+/// place, in the next step of the swapoff.
+fn touches_within_a_swapoff(name: &str) {
+    let delivery = if name.ends_with("threads") { Delivery::Threads } else { Delivery::InThread };
+    let pager = Pager::builder().memory(128 << 20).delivery(delivery).build().expect("a second pager");
+    let region: &'static mut Region = Box::leak(Box::new(pager.region(112 * MIB).expect("112 MiB")));
+    fill(region);
+    let mut other = pager.region(124 * MIB).expect("124 MiB");
+    fill(&mut other);
+    drop(other);
+    let region: &'static Region = region;
+    let pages_out = || pager.swaps().first().map_or(0, |device| device.figures.used_bytes as usize / PAGE);
+    let all = pages_out();
+    assert!(all > 24_000, "{all} pages are out: it may be over before anyone is called");
+    let signals = name.starts_with("signalled");
+    if signals {
+        SUMMED.store(region as *const Region as *mut Region, SeqCst);
+        // SAFETY: the handler touches memory of a region and a counter.
+        unsafe { libc::signal(libc::SIGUSR1, on_usr1 as *const () as libc::sighandler_t) };
+    }
+    let (ended, end) = mpsc::channel();
+    let (who, worker) = mpsc::channel();
+    let swapoff = std::thread::spawn({
+        let pager = pager.clone();
+        move || {
+            // SAFETY: only asks.
+            who.send(unsafe { libc::pthread_self() }).expect("the test waits");
+            let mut calls = 0;
+            let off = pager.swap_off_while(std::env::temp_dir(), |_| {
+                calls += 1;
+                if !signals {
+                    sum(region);
+                }
+                true
+            });
+            ended.send(()).expect("the test waits");
+            (off, calls)
+        }
+    });
+    let worker = worker.recv().expect("the thread runs");
+    if signals {
+        while pages_out() > all / 2 && !swapoff.is_finished() {
+            std::thread::yield_now();
+        }
+        // SAFETY: the thread is joined below, so it is there.
+        assert_eq!(unsafe { libc::pthread_kill(worker, libc::SIGUSR1) }, 0);
+    }
+    end.recv_timeout(PATIENCE).expect("the swapoff ends");
+    let (off, calls) = swapoff.join().expect("no panic");
+    let off = off.expect("memory has room");
+    assert!(off.memory_pages > 0 && pager.swaps().is_empty(), "{off:?}");
+    let sums = if signals { SUMS.load(SeqCst) } else { calls };
+    assert!(sums > 0, "it was over before anyone was called: {off:?}");
+    sum(region);
+    pager.check();
+    println!("all pages were right {sums} times during the swapoff of {} ms", off.nanoseconds / 1_000_000);
+}
+
 /// What the child does. The parent knows how it has to end.
 fn case(name: &str) {
     if name.starts_with("embedder") {
@@ -236,6 +307,7 @@ fn case(name: &str) {
             std::fs::remove_dir(&spare).expect("nothing is in it");
             println!("the failing device is gone");
         }
+        Some("called" | "signalled") => touches_within_a_swapoff(name),
         Some("fork" | "explained") => {
             fill(&mut region);
             if name.starts_with("explained") {
@@ -441,6 +513,8 @@ fn main() {
         says(&format!("inherited-{delivery}"), "", None, "the child could do nothing");
         says(&format!("while-{delivery}"), "", None, "all children had pagers");
         says(&format!("building-{delivery}"), "", None, "no child waited for ever");
+        says(&format!("called-{delivery}"), "swapoff_pages=1", None, "all pages were right");
+        says(&format!("signalled-{delivery}"), "swapoff_pages=1", None, "all pages were right");
         says(&format!("failed-{delivery}"), "write=40,write_device=1", None, "the failing device is gone");
     }
     says("many-inthread", "", None, "63 pagers beside the first");
