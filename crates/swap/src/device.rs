@@ -105,7 +105,8 @@ pub(crate) struct Device {
     /// It is made of extents, and is as long as they are.
     pub(crate) mapped: bool,
     /// It is memory of this process: the page of each slot, as [`PageId::raw`]. Slots that are not needed any more are `deferred`
-    /// until the machine has emptied them.
+    /// until the machine has emptied them. Meanwhile nobody reads their entries, and these link them: each has the slot that was
+    /// deferred before.
     pub(crate) memory: Option<Vec<u64>>,
     /// A page that comes into a frame should give up its copy here.
     pub(crate) drops_copies: bool,
@@ -113,8 +114,8 @@ pub(crate) struct Device {
     pub(crate) room_max: u32,
     /// Bytes of the memory's tables per slot.
     pub(crate) slot_bytes: u32,
-    /// Where the next slot to be emptied is looked for, in words of `deferred`.
-    pub(crate) freed_next: usize,
+    /// The head of that list, which is `deferred_count` slots long: the next slot to be emptied.
+    pub(crate) freed_next: u32,
     /// The machine cannot make it longer at the moment.
     pub(crate) refused: bool,
     /// The machine gets space for it: it stays until that has ended.

@@ -1,6 +1,5 @@
 //! A device that is memory of this process: compressed memory.
 
-use crate::bitmap::WORD_BITS;
 use crate::device::Device;
 use crate::devices::{AddDeviceError, Devices};
 use alloc::vec::Vec;
@@ -10,6 +9,11 @@ impl Device {
     pub(crate) fn defer(&mut self, at: u32) {
         self.deferred.insert(at);
         self.deferred_count += 1;
+        if let Some(pages) = &mut self.memory {
+            // as a link: an entry is read as a page only if a page has the slot, and `name` writes it before
+            pages[at as usize] = self.freed_next.into();
+            self.freed_next = at;
+        }
     }
 
     /// Notes that `page` has slot `at`, if the device is memory.
@@ -51,21 +55,19 @@ impl Devices {
         it.memory.as_ref().map(|pages| PageId::from_raw(pages[at as usize]))
     }
 
-    /// Takes slots of a memory device whose content is not needed any more, as many as there are and `out` has room for. Returns
-    /// how many. => the machine empties them before the pager is used again
+    /// Takes slots of a memory device whose content is not needed any more, in no particular order, as many as there are and `out`
+    /// has room for. Returns how many. O(1) for each. => the machine empties them before the pager is used again
     pub fn take_freed(&mut self, device: DeviceId, out: &mut [u32]) -> usize {
-        let Some(it) = self.get_mut(device).filter(|d| d.memory.is_some()) else { return 0 };
-        let (mut taken, words) = (0, it.words());
+        let Some(it) = self.get_mut(device) else { return 0 };
+        let Some(pages) = &it.memory else { return 0 };
+        let mut taken = 0;
         while taken < out.len() && it.deferred_count > 0 {
-            let bits = it.deferred.word(it.freed_next);
-            if bits == 0 {
-                it.freed_next = (it.freed_next + 1) % words;
-                continue;
-            }
-            out[taken] = it.freed_next as u32 * WORD_BITS + bits.trailing_zeros();
-            it.deferred.remove(out[taken]);
+            let at = it.freed_next;
+            it.freed_next = pages[at as usize] as u32;
+            it.deferred.remove(at); // panics if the link is wrong
             it.deferred_count -= 1;
-            it.blist.free(out[taken]);
+            it.blist.free(at);
+            out[taken] = at;
             taken += 1;
         }
         it.assert_counts();

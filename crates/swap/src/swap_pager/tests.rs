@@ -1,5 +1,7 @@
-//! Tests of the swap pager: devices and their slots. Processes that share files are in `processes.rs`.
+//! Tests of the swap pager: devices and their slots. Processes that share files are in `processes.rs`, and those that have a memory
+//! device in `memory.rs`.
 
+mod memory;
 mod processes;
 
 use super::*;
