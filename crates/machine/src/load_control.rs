@@ -202,13 +202,14 @@ impl LoadControl {
         if tid == 0 {
             return false;
         }
-        let Some(at) = self.find(tid, &cpu) else { return false };
         let now = now();
+        // (before a place is looked for, because it makes places free)
         match now.saturating_sub(self.window) {
             WINDOW_NS.. => self.weigh_up(now, tid, budget, &cpu, distances()),
             FIRST_LOOK_NS.. if self.rate == u64::MAX => self.rate = self.ran(&cpu) * 1000 / (now - self.window),
             _ => {}
         }
+        let Some(at) = self.find(tid, &cpu) else { return false };
         let thread = &mut self.threads[at];
         let Phase::Given(token) = &mut self.phase else {
             thread.hard += 1;
@@ -454,6 +455,24 @@ mod tests {
         assert_eq!(s.holder(), Some(other), "the second time is longer");
         s.compute(20_000);
         assert_eq!((s.holder(), s.load.tokens()), (Some(first), 3));
+    }
+
+    /// Sixteen threads are watched. Once these had ended, or had no more faults, no other thread was ever looked at again: none had
+    /// to wait, and what was known of the processor time remained as it was.
+    #[test]
+    fn threads_that_have_no_faults_make_room_for_others() {
+        for ended in [true, false] {
+            let mut s = Story::new();
+            for _ in 0..700 {
+                s.now += MS;
+                (100..100 + THREADS as u32).for_each(|tid| _ = s.touch(tid));
+            }
+            if ended {
+                s.cpu.borrow_mut().clear();
+            }
+            s.thrash(4000);
+            assert!(s.holder().is_some(), "{ended}");
+        }
     }
 
     /// It was known half a second after the first fault, and after each pause. Until then several threads had a handler for each

@@ -144,8 +144,8 @@ fn runs_of_pages_survive_their_device() {
     all_pass(&RUNS, 4);
 }
 
-/// Threads move memory, and mostly move it back at once. A swapoff looked a page up when its read had ended, did not find it, looked
-/// it up once more after a wait, found it in the very slot, and lost it, because its content had not been checked.
+/// Threads move memory, and mostly move it back soon. A swapoff looked a page up when its read had ended, and did not find it. It
+/// looked once more after a wait, found the page in the very slot, and lost it, because its content had not been checked.
 const THERE_AND_BACK: Scenario = Scenario {
     habits: Habits { steps: 240, returns: 900, weights: [10, 60, 0, 0, 0, 20, 1, 60, 0, 0], ..RUNS.habits },
     check_ns: 60_000,

@@ -310,9 +310,10 @@ impl<'a> Shares<'a> {
 
     /// The value of its `life`, if the entry still has this generation.
     fn life(&self, id: MemberId) -> u32 {
-        let member = self.members.get(id.index()).filter(|_| id != MemberId::NOBODY);
-        // the generation first: then `life` belongs to it, or to a later one, which the next look will find
-        member.filter(|m| m.generation.load() == id.generation()).map_or(FREE, |m| m.life.load())
+        let Some(member) = self.members.get(id.index()).filter(|_| id != MemberId::NOBODY) else { return FREE };
+        let life = member.life.load();
+        // The generation afterwards: it never falls, so if it is this one still, `life` was this one's.
+        if member.generation.load() == id.generation() { life } else { FREE }
     }
 
     /// Whether the member lives, or is about to.

@@ -133,6 +133,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         family.show(machine, &view);
         if view.members == 1 {
             self.target = None;
+            family.entry().asked.store(0); // who asked has ended; the next one must ring
             Family::take_if_alone(machine);
             return;
         }
@@ -286,6 +287,20 @@ mod tests {
         assert!(sharing.target.is_none() && sharing.held.1 == 0);
         assert!((930 + core.vm.free_low()..1024).contains(&core.vm.promised()), "{}", core.vm.promised());
         assert_eq!(core.vm.limit(), core.vm.promised());
+    }
+
+    /// A process that was asked by one that then ended took itself for asked for ever. The next one that asked did not ring, and the
+    /// page daemon looked at the whole family in each step.
+    #[test]
+    fn nobody_is_asked_by_one_that_has_ended() {
+        let Some((mut machine, family)) = charged("ended", 900, 1024) else { return };
+        let other = family.shares.reserve(MemberId::NOBODY).expect("room");
+        assert!(family.shares.claim(other, 12));
+        family.entry().asked.store(1);
+        family.shares.bury(other);
+        machine.host.family = Some(family);
+        overspill_machine::daemon::Sharing::step(&mut Sharing::default(), &machine);
+        assert_eq!(machine.host.family.as_ref().expect("it has one").entry().asked.load(), 0);
     }
 
     /// A process that is short for a while takes its turn. If it has as many hard faults then, the turn was in vain, and there is
