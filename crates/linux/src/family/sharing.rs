@@ -289,8 +289,8 @@ mod tests {
         assert_eq!(core.vm.limit(), core.vm.promised());
     }
 
-    /// A process that was asked by one that then ended took itself for asked for ever. The next one that asked did not ring, and the
-    /// page daemon looked at the whole family in each step.
+    /// A process that was asked by one that then ended took itself for asked for ever. The next one that asked did not ring. And in
+    /// each step the page daemon looked at the whole family.
     #[test]
     fn nobody_is_asked_by_one_that_has_ended() {
         let Some((mut machine, family)) = charged("ended", 900, 1024) else { return };

@@ -440,8 +440,8 @@ fn what_was_reserved_is_not_lost() {
     assert!(shares.lives(next), "those were before it");
 }
 
-/// A parent saw to a child that had ended. Between two looks at the entry it became another member's, which counted as dead from then
-/// on, though it lived: others took its part of the budget.
+/// A parent saw to a child that had ended. Between two looks at the entry it became another member's. That one lived, and counted
+/// as dead: others took its part of the budget.
 #[test]
 fn nobody_is_buried_for_another() {
     for accesses in 0..8 {
