@@ -109,6 +109,9 @@ class memmap(Array):
         size = math.prod(shape) * dtype.itemsize
         if size <= 0:
             raise ValueError("an array over a file has at least one element")
+        np.broadcast_to(np.empty((), dtype), shape)  # (what can be no array empties no file)
+        if order not in ("C", "F"):
+            raise ValueError(f"there is no order {order!r}; choose C or F")
         if hasattr(opened, "flush"):
             opened.flush()
         pager = default_pager() if pager is None else pager

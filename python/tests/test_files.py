@@ -97,10 +97,19 @@ def test_a_refused_array_leaves_the_file(pager: Pager, path: Path, tmp_path: Pat
         lambda: overspill.open_npy(path, "w+", "u1", 1000, pager=pager),
         lambda: overspill.open_npy(path, "w+", object, 1000, pager=pager),
         lambda: overspill.open_npy(path, "w+", "u1", 0, pager=pager),
+        lambda: overspill.memmap(path, "u1", "w+", 0, (-1, -5), pager=pager),
+        lambda: overspill.memmap(path, "u1", "w+", 0, 1000, "X", pager=pager),
     ):
         with pytest.raises((overspill.Error, TypeError, ValueError)):
             again()
     assert array.tobytes() == before == path.read_bytes()
+    del array
+    gc.collect()
+    later = overspill.memmap(path, "u1", "r", 8192, pager=pager)
+    for shape, order in (((-1, -5), "C"), ((1000,), "X"), ((1000,), "C")):  # (the last would take the pages of the other array)
+        with pytest.raises((overspill.Error, ValueError)):
+            overspill.memmap(path, "u1", "w+", 0, shape, order, pager=pager)
+    assert later.tobytes() == before[8192:] and path.read_bytes() == before
     np.save(tmp_path / "x.npy", np.ones(3))
     with pytest.raises(overspill.Error, match="policy"):
         overspill.open_npy(tmp_path / "x.npy", "w+", "f8", 5, pager=pager, policy="none such")

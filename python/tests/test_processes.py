@@ -138,6 +138,32 @@ assert got[-1] == signal.SIGUSR1
     check(program, delivery, text)
 
 
+def test_two_threads_change_handlers(program: Program, delivery: str) -> None:
+    """The first held the pager's lock and waited for Python's, the second the other way round."""
+    text = """
+import threading, time
+class Slow:
+    def __int__(self):
+        time.sleep(1)
+        raise TypeError
+    def __call__(self, *_):
+        pass
+told = []
+def change():
+    time.sleep(0.3)
+    try:
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+    except ValueError as e:  # only the main thread may
+        told.append(e)
+thread = threading.Thread(target=change, daemon=True)
+thread.start()
+signal.signal(signal.SIGBUS, Slow())
+thread.join(10)
+assert len(told) == 1
+"""
+    check(program, delivery, text)
+
+
 def test_a_handler_from_before_keeps_working(program: Program, delivery: str) -> None:
     """To switch faulthandler on beforehand put its handler above that one, and the first signal took the pager's handler away."""
     before = "import signal\ngot = []\nsignal.signal(signal.SIGBUS, lambda *_: got.append(1))\n"

@@ -134,8 +134,7 @@ impl WakePolicy {
                 starved = 0;
             }
             if starved == STARVED || quiet == QUIET {
-                self.end(starved == STARVED);
-                return starved == STARVED;
+                return self.end(starved == STARVED) && starved == STARVED;
             }
         }
     }
@@ -170,14 +169,15 @@ impl WakePolicy {
         watched
     }
 
-    /// Ends the same-CPU handler. `starved`: it did not get the CPU, so there is none for a while.
-    pub(crate) fn end(&self, starved: bool) {
+    /// Ends the same-CPU handler. `starved`: it did not get the CPU, so there is none for a while. Returns whether it had begun: it
+    /// may not even have got the CPU for that.
+    pub(crate) fn end(&self, starved: bool) -> bool {
         let same_cpu = &self.same_cpu;
         // also if another thread has ended it already: the handler may have written its CPU after that
         let cpu = same_cpu.cpu.swap(0, Relaxed);
         let handler = same_cpu.handler.swap(0, AcqRel);
         if handler == 0 {
-            return;
+            return false;
         }
         let standby = self.is_standby(handler);
         if standby {
@@ -203,6 +203,7 @@ impl WakePolicy {
             pause.store(next, Relaxed);
             again.store(now + if standby { STANDBY_PAUSES * next } else { next }, Relaxed);
         }
+        cpu != 0
     }
 
     /// The page daemon has worked for long and goes on (it says so at each of its turns), or it is about to sleep. It stays on the
@@ -608,6 +609,10 @@ mod tests {
                 starve(&policy, false, false);
                 let pause = policy.same_cpu.pause.load(Relaxed);
                 assert!(PAUSE_NS.contains(&pause));
+                // it did not even get the CPU to begin: it ends, and does not count as one that had to
+                policy.same_cpu.again.store(0, Relaxed);
+                assert!(policy.begin(tid) && !policy.wait(policy.poller(), || true));
+                assert_eq!(policy.same_cpu.handler.load(Acquire), 0);
                 // it has served one thread, which computes, and another waits for a read
                 policy.same_cpu.again.store(0, Relaxed);
                 policy.waits(1);

@@ -379,8 +379,13 @@ pub fn allocate(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
 /// As fallocate(2): EOPNOTSUPP where it cannot be done.
 pub fn punch(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: touches no memory. The caller wants the content to be lost.
-    unsafe { sys!(libc::SYS_fallocate, fd, mode, offset, bytes) }.map(drop)
+    loop {
+        // SAFETY: touches no memory. The caller wants the content to be lost.
+        match unsafe { sys!(libc::SYS_fallocate, fd, mode, offset, bytes) } {
+            Err(libc::EINTR) => {}
+            done => return done.map(drop),
+        }
+    }
 }
 
 /// `_IOWR('f', 11, struct fiemap)` of linux/fs.h.

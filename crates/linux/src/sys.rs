@@ -151,6 +151,15 @@ pub fn file_stat(fd: i32) -> Result<libc::stat, Errno> {
     Ok(stat)
 }
 
+/// The flags that a file was opened with.
+///
+/// # Errors
+/// As fcntl(2).
+pub fn open_flags(fd: i32) -> Result<i32, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GETFL) }.map(|flags| flags as i32)
+}
+
 /// fdatasync(2).
 ///
 /// # Errors

@@ -12,7 +12,7 @@
 //! this flush is done with it.
 
 use crate::errno::{self, Errno};
-use crate::home::{Extent, extent, failure};
+use crate::home::{Extent, extent, failure, reaches_beyond};
 use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mappings as _, Mistake};
 use crate::machine::{Delivery, Machine};
 use core::ops::Range;
@@ -252,7 +252,12 @@ impl<K: Kernel> Flusher<K> {
             let unreported = if K::mistake(Mistake::ReportsBeforeTheWrite) { 0 } else { run.pages };
             for i in 0..unreported {
                 let page = self.batch[run.first + i].page;
-                if i < whole || K::mistake(Mistake::BelievesFailedFlushes) {
+                // SAFETY: the buffer is ours, and nothing writes to it meanwhile.
+                let content = unsafe { &*(self.page(run.first + i) as *const PageBytes) };
+                if i < whole && reaches_beyond(content, run.iov.len - (i << PAGE_SHIFT)) {
+                    core.vm.flush_written(page, Tag::UNKNOWN, IoResult::Beyond);
+                    flushed.error.get_or_insert(FlushError::Beyond);
+                } else if i < whole || K::mistake(Mistake::BelievesFailedFlushes) {
                     core.vm.flush_written(page, self.tags[run.first + i], IoResult::Ok);
                     flushed.pages += 1;
                 } else {

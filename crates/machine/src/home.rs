@@ -8,6 +8,7 @@
 use crate::errno::{self, Errno};
 use crate::files::DeviceName;
 use core::sync::atomic::AtomicU64;
+use overspill_store::PageBytes;
 use overspill_vm::Access;
 use overspill_vm::pager::IoResult;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
@@ -63,6 +64,11 @@ pub(crate) fn extent(len: u64, offset: u64, pages: u32) -> Extent {
         rest if rest < PAGE_SIZE as u64 => Extent::Rest(rest as usize),
         bytes => Extent::Pages((bytes >> PAGE_SHIFT).min(pages as u64) as u32),
     }
+}
+
+/// Whether a page has something behind the `bytes` bytes that its file has room for.
+pub(crate) fn reaches_beyond(page: &PageBytes, bytes: usize) -> bool {
+    page.get(bytes..).is_some_and(|rest| rest.iter().any(|byte| *byte != 0))
 }
 
 /// The outcome of a write that failed.

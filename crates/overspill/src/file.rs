@@ -60,17 +60,18 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// Opens it. `capacity` bytes from `offset` on belong to the region.
+    /// Opens it. `capacity` bytes from `offset` on belong to the region. If it will be emptied, no other region may have any page.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::FileShared`].
-    pub fn new(rest: File, path: &Path, access: Access, offset: u64, capacity: usize) -> Result<Self, Error> {
+    pub fn new(rest: File, path: &Path, access: Access, offset: u64, capacity: usize, empties: bool) -> Result<Self, Error> {
         let fail = |what, source| Error::File { path: path.into(), what, source };
         let meta = rest.metadata().map_err(|e| fail("looked at", e))?;
         let pages = offset >> PAGE_SHIFT..(offset + capacity as u64).div_ceil(PAGE_SIZE as u64);
         let uses = Use { process: std::process::id(), file: (meta.dev(), meta.ino()), pages, writes: access == Access::ReadWrite };
+        let changes = if empties { Use { pages: 0..u64::MAX, ..uses.clone() } } else { uses.clone() };
         let free = in_use(|all| {
-            let free = !all.iter().any(|other| other.is_in_the_way_of(&uses));
+            let free = !all.iter().any(|other| other.is_in_the_way_of(&changes));
             if free {
                 all.push(uses.clone());
             }
@@ -261,6 +262,11 @@ fn wait(shared: &Shared, seen: u32) {
             shared.machine.arrivals.wait(seen);
         }
     }
+}
+
+/// Whether it is open for reading and writing.
+pub fn is_writable(file: &File) -> bool {
+    sys::open_flags(file.as_raw_fd()).is_ok_and(|flags| flags & libc::O_ACCMODE == libc::O_RDWR)
 }
 
 /// Opens the same file again with these flags, by way of /proc.

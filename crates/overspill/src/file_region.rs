@@ -1,7 +1,7 @@
 //! Regions of files.
 
 use crate::error::Error;
-use crate::file::OpenFile;
+use crate::file::{self, OpenFile};
 use crate::pager::Pager;
 use crate::region::{self, Region, Wired};
 use overspill_vm::Access;
@@ -117,6 +117,9 @@ impl FileOptions {
             let source = io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file");
             return Err(Error::File { path: path.into(), what: "paged", source });
         }
+        if self.access == Access::ReadWrite && !file::is_writable(&file) {
+            return Err(Error::Access { path: path.into(), access: Access::ReadOnly });
+        }
         let old = if self.truncate { 0 } else { meta.len() };
         let len = self.len.unwrap_or(usize::try_from(old.saturating_sub(self.offset)).unwrap_or(usize::MAX));
         let skip = (self.offset % PAGE_SIZE as u64) as usize;
@@ -130,7 +133,7 @@ impl FileOptions {
         if len == 0 || self.offset.checked_add(capacity as u64).is_none_or(|end| end > i64::MAX as u64) {
             return Err(if len == 0 { Error::RegionSize { bytes: 0, available: 0 } } else { too_long() });
         }
-        let open = OpenFile::new(file, path, self.access, self.offset, capacity)?;
+        let open = OpenFile::new(file, path, self.access, self.offset, capacity, self.truncate)?;
         if self.truncate && self.access != Access::ReadWrite {
             return Err(Error::Access { path: path.into(), access: self.access });
         }
@@ -144,10 +147,11 @@ impl FileOptions {
         }
         // The file last: what is refused leaves it as it was.
         let region = FileRegion { region, skip, len, capacity, written: AtomicU64::new(0) };
+        if region.file().len()? < needed {
+            region.file().set_len(needed)?; // what cannot be so long is not emptied
+        }
         if self.truncate {
             region.file().set_len(0)?;
-        }
-        if region.file().len()? < needed {
             region.file().set_len(needed)?;
         }
         region.look_at_length();
@@ -561,7 +565,7 @@ impl FileRegion {
                 let ends = if range.end == self.skip + self.len { pages.end } else { whole.end };
                 let starts = if range.start == self.skip { 0 } else { whole.start };
                 pages = starts..ends.max(starts);
-                let first = range.start..(pages.start * PAGE_SIZE).min(range.end);
+                let first = range.start..(pages.start * PAGE_SIZE).clamp(range.start, range.end);
                 let last = (pages.end * PAGE_SIZE).max(first.end)..range.end;
                 for piece in [first, last].into_iter().filter(|piece| !piece.is_empty()) {
                     let mut bytes = vec![0; piece.len()];
@@ -577,7 +581,8 @@ impl FileRegion {
         Ok(())
     }
 
-    /// Empties a range of a read-write region and gives its space in the file back: it reads as zeroes, here and in the file.
+    /// Empties a range of a read-write region and gives its space in the file back: it reads as zeroes, here and in the file. If
+    /// the space cannot be given back, it reads as zeroes here, and in the file after the next flush.
     ///
     /// # Errors
     /// [`Error::Access`], [`Error::File`], [`Error::IsWired`], [`Error::Lost`], [`Error::Forked`].
@@ -594,16 +599,22 @@ impl FileRegion {
         if whole.start >= whole.end {
             return self.clear(range);
         }
+        if self.region.has_wired(&whole) {
+            return Err(Error::IsWired);
+        }
         self.clear(range.start..whole.start * PAGE_SIZE)?;
         self.clear(whole.end * PAGE_SIZE..range.end)?;
         self.give_up(whole.clone())?;
         let (object, pages) = (self.region.object(), whole.start as u64..whole.end as u64);
         self.file().settle_pages(&self.region.pager().0.shared, object, pages); // writes under way would bring their content back
         let bytes = (whole.len() * PAGE_SIZE) as u64;
-        if !self.file().punch(self.file().start() + (whole.start * PAGE_SIZE) as u64, bytes)? {
-            return self.clear(whole.start * PAGE_SIZE..whole.end * PAGE_SIZE);
+        let punched = self.file().punch(self.file().start() + (whole.start * PAGE_SIZE) as u64, bytes);
+        if let Ok(true) = punched {
+            return self.give_up(whole); // what was read ahead meanwhile
         }
-        self.give_up(whole) // what was read ahead meanwhile
+        // The changes are gone by now, so it must not read as what the file had before them.
+        self.clear(whole.start * PAGE_SIZE..whole.end * PAGE_SIZE)?;
+        punched.map(drop)
     }
 
     /// Writes zeroes.

@@ -6,6 +6,7 @@ use common::*;
 use overspill::{Access, Delivery, Error, FileOptions, FileRegion, Pager};
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -347,6 +348,32 @@ fn a_file_becomes_shorter() {
     }
 }
 
+/// The file ends within a page, and the program changes that page behind the end. The first bytes of it were written, and all of it
+/// counted as written: flush returned Ok, and the change was gone.
+#[test]
+fn changes_behind_the_end_are_told() {
+    for pager in both() {
+        for evicted in [false, true] {
+            let file = Temp::new("cut", &random_bytes(2 * PAGE));
+            let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+            bytes_of(&region);
+            let theirs = OpenOptions::new().write(true).open(&file.0).expect("the file");
+            theirs.set_len(PAGE as u64 + 1904).expect("shorter");
+            region.write_at(b"changed", PAGE + 1900).expect("in memory");
+            if evicted {
+                pager.region(2 * BUDGET as usize).expect("memory").fill(1);
+            }
+            let told = region.flush(..);
+            assert!(matches!(told, Err(Error::FileEnds { .. })), "{told:?}");
+            assert_eq!(std::fs::read(&file.0).expect("the file")[PAGE + 1900..], *b"chan", "there is room for these");
+            theirs.set_len(2 * PAGE as u64).expect("longer again");
+            region.flush(..).expect("there is room now");
+            let written = std::fs::read(&file.0).expect("the file")[PAGE + 1900..][..7].to_vec();
+            assert_eq!(written, if evicted { *b"chan\0\0\0" } else { *b"changed" });
+        }
+    }
+}
+
 /// A file that there is not is made, and becomes longer in steps. Nothing else is.
 /// A drop loses the error of its last write; `close` returns it.
 #[test]
@@ -378,12 +405,55 @@ fn what_is_refused_leaves_the_file() {
         let past = open(FileOptions::new(Access::ReadOnly).offset(4));
         assert!(matches!(past, Err(Error::FileEnds { len: 4, needed: Some(5), .. })), "{past:?}");
         assert_eq!(std::fs::read(&file.0).expect("the file"), b"some");
+        // a region may have other pages of a file that would become empty, and a file may be open for reading only
+        std::fs::write(&file.0, random_bytes(3 * PAGE)).expect("written");
+        let later = open(FileOptions::new(Access::ReadOnly).offset(2 * PAGE as u64)).expect("a region");
+        let shared = open(options.clone().len(2).truncate(true));
+        assert!(matches!(shared, Err(Error::FileShared { .. })), "{shared:?}");
+        assert_eq!(bytes_of(&later), random_bytes(3 * PAGE)[2 * PAGE..]);
+        drop(later);
+        let read_only = std::fs::File::open(&file.0).expect("the file");
+        let opened = options.clone().len(4 * PAGE).open_as(&pager, read_only, &file.0);
+        assert!(matches!(opened, Err(Error::Access { access: Access::ReadOnly, .. })), "{opened:?}");
+        assert_eq!(std::fs::read(&file.0).expect("the file"), random_bytes(3 * PAGE));
         let emptied = open(options.clone().len(2).truncate(true)).expect("a region");
         assert_eq!(bytes_of(&emptied), [0, 0]);
         drop(emptied);
         std::fs::remove_file(&file.0).expect("removed");
         assert!(open(options.clone().create(true)).is_err() && open(FileOptions::new(Access::ReadWrite).create(true)).is_err());
         assert!(!file.0.exists());
+    }
+}
+
+/// The first bytes of a copy-on-write region that begins within a page: to read them again was a panic.
+#[test]
+fn the_first_bytes_of_a_region_within_a_page_are_read_again() {
+    for pager in both() {
+        let bytes = random_bytes(3 * PAGE);
+        let file = Temp::new("first", &bytes);
+        let mut region = FileOptions::new(Access::CopyOnWrite).offset(100).open(&pager, &file.0).expect("a region");
+        region.write_at(b"mine", 0).expect("written");
+        region.write_at(b"kept", 60).expect("written");
+        region.reload(0..50).expect("read again");
+        let now = bytes_of(&region);
+        assert_eq!((&now[..60], &now[60..64], &now[64..]), (&bytes[100..160], &b"kept"[..], &bytes[164..]));
+    }
+}
+
+/// The file system gave no space back. The range read as what the file had, without the changes that had not been written yet.
+#[test]
+fn what_cannot_be_punched_is_empty_all_the_same() {
+    for pager in both() {
+        // SAFETY: the name is a string, and the descriptor is nobody else's.
+        let file = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING)) };
+        file.write_all_at(&random_bytes(8 * PAGE), 0).expect("written");
+        let same = file.try_clone().expect("the same file");
+        let mut region = FileOptions::new(Access::ReadWrite).open_as(&pager, file, "sealed").expect("a region");
+        region.write_at(&[1; PAGE], 2 * PAGE).expect("written");
+        // SAFETY: touches no memory.
+        assert_eq!(unsafe { libc::fcntl(same.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) }, 0);
+        assert!(matches!(region.punch(10..6 * PAGE), Err(Error::File { .. })));
+        assert!(bytes_of(&region)[10..6 * PAGE].iter().all(|byte| *byte == 0));
     }
 }
 

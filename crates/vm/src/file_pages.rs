@@ -202,11 +202,16 @@ impl<P: Pager> Vm<P> {
         self.dequeue(frame);
         self.table.set(page, self.table.get(page).given_up());
         self.policies.of(page).remove(frame);
+        self.home_is_cut(page.object());
+        Some(frame)
+    }
+
+    /// A page has changes that its file, which has become shorter, has no room for. They are lost.
+    pub fn home_is_cut(&mut self, object: ObjectId) {
         self.counters.file_pages_lost.add(1);
-        if let Some(homes) = &mut self.homes[page.object().0 as usize] {
+        if let Some(homes) = &mut self.homes[object.0 as usize] {
             homes.lost += 1;
         }
-        Some(frame)
     }
 
     /// A page is not written after all, because its file's writes fail at present. It stays changed.

@@ -3,7 +3,7 @@
 use super::{BATCH, Daemon, Trouble};
 use crate::errno::{self, Errno};
 use crate::growth;
-use crate::home::{Extent, RETRY_NS, extent, failure};
+use crate::home::{Extent, RETRY_NS, extent, failure, reaches_beyond};
 use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mistake};
 use crate::machine::Machine;
 use crate::park::ParkPlace;
@@ -364,7 +364,14 @@ impl<K: Kernel, S> Daemon<K, S> {
             };
             let (n, bytes, fd) = match len.map(|len| extent(len, location.offset, n as u32)) {
                 Some(Extent::Pages(n)) => (n as usize, (n as usize) << PAGE_SHIFT, fd),
-                Some(Extent::Rest(bytes)) => (1, bytes, rest),
+                Some(Extent::Rest(bytes)) => {
+                    // SAFETY: the place is held: its content stays, and nobody writes parked pages.
+                    let content = unsafe { K::parked(machine.parking.addr(self.home_dirty[at].place)) };
+                    if reaches_beyond(&content, bytes) {
+                        machine.core.lock().vm.home_is_cut(first.object());
+                    }
+                    (1, bytes, rest)
+                }
                 Some(Extent::Nothing) => {
                     let mut core = machine.core.lock();
                     for d in &self.home_dirty[at..at + n] {
