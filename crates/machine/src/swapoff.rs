@@ -251,9 +251,10 @@ impl<K: Kernel> Worker<K> {
         let begun = loop {
             let mut core = machine.core.lock();
             match core.vm.swapoff_begin(device, copies) {
-                Err(SwapoffRefusal::NoRoom { .. }) if core.vm.count_copies(device, &mut copies) => {}
+                Err(SwapoffRefusal::NoRoom { .. }) if core.vm.count_copies(device, &mut copies) => drop(core),
                 begun => break begun,
             }
+            machine.let_others();
         };
         let unmap = || {
             // SAFETY: the mapping made above, which nobody has seen.
