@@ -18,6 +18,12 @@ def as_shape(shape: Any) -> tuple[int, ...]:
     return tuple(map(int, shape)) if np.iterable(shape) else (int(shape),)
 
 
+def check_order(order: Any) -> None:
+    """Raises if an array that is to be made can have no such order."""
+    if order not in ("C", "F"):
+        raise ValueError(f"there is no order {order!r} for a new array; choose C or F")
+
+
 class Array(_overspill.ArrayBase):
     """A `numpy.ndarray` whose memory belongs to a pager.
 

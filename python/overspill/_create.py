@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _files
-from ._array import Array, as_shape
+from ._array import Array, as_shape, check_order
 from ._default import default_pager
 from ._memmap import read_head
 from ._pager import Pager
@@ -28,8 +28,7 @@ def empty(
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         raise TypeError(f"an array of {dtype} holds references to Python objects, which cannot be paged: use numpy.empty")
-    if order not in ("C", "F"):
-        raise ValueError(f"there is no order {order!r} for a new array; choose C or F")
+    check_order(order)
     shape = as_shape(shape)
     if any(n < 0 for n in shape):
         raise ValueError("negative dimensions are not allowed")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import _overspill, _ranges
-from ._array import Array, as_shape
+from ._array import Array, as_shape, check_order
 from ._default import default_pager
 from ._pager import Pager
 
@@ -109,9 +109,8 @@ class memmap(Array):
         size = math.prod(shape) * dtype.itemsize
         if size <= 0:
             raise ValueError("an array over a file has at least one element")
+        check_order(order)
         np.broadcast_to(np.empty((), dtype), shape)  # (what can be no array empties no file)
-        if order not in ("C", "F"):
-            raise ValueError(f"there is no order {order!r}; choose C or F")
         if hasattr(opened, "flush"):
             opened.flush()
         pager = default_pager() if pager is None else pager

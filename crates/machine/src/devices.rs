@@ -46,13 +46,13 @@ impl<K: Kernel> Backing<K> {
     /// # Errors
     /// As mmap(2).
     pub fn memory(machine: &Machine<K>, bytes: Option<u64>, algorithm: Algorithm) -> Result<Self, Errno> {
-        let (limit, slots_max) = {
+        let (memory_pages, slots_max) = {
             let core = machine.core.lock();
             (core.vm.budget_max(), core.vm.devices().slots_max())
         };
         let made = match bytes {
-            Some(bytes) => Compressed::new(bytes, limit, slots_max, algorithm),
-            None => Compressed::automatic(limit, slots_max, algorithm),
+            Some(bytes) => Compressed::new(bytes, memory_pages, slots_max, algorithm),
+            None => Compressed::automatic(memory_pages, slots_max, algorithm),
         };
         made.map(Backing::Memory)
     }
