@@ -171,6 +171,10 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// How many pages are given up, renamed or adopted before the locks are given up for a moment. (A page takes 0.05 to 0.2 us.)
     const STEP_PAGES: u64 = 128;
 
+    /// The program's image and its heap, which grows upwards, lie below this address. New mappings lie above it, where the kernel
+    /// places them from the top down. It need not be exact: only the order of eviction depends on it.
+    const MAPPINGS_FROM: usize = 3 << 45;
+
     /// A buffer that was not used for as long as this is given back, in nanoseconds. (To use it again takes 0.5 us for each page.)
     const UNUSED_NS: u64 = 20_000_000;
 

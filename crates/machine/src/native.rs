@@ -159,25 +159,34 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// Takes over the first piece of the first native range in `start..end`. The rest stays native for now: the kernel sees two
-    /// mappings, which it joins when the rest is registered too. Returns whether there was one.
+    /// Takes over a piece of a native range in `start..end`. The rest stays native for now: the kernel sees two mappings, which it
+    /// joins when the rest is registered too. Returns whether there was one.
+    ///
+    /// What is adopted first is evicted first, so the oldest memory should come first. The heap grows upwards: there it is the
+    /// lowest. New mappings are placed from the top down: from [`Kernel::MAPPINGS_FROM`] on it is the highest.
     pub(crate) fn adopt_piece(&self, map: &mut Space<K>, start: usize, end: usize) -> bool {
-        let Some(range) = map.ranges.overlap(start, end, Kind::Native) else {
+        let (range, piece) = if let Some(range) = map.ranges.last_overlap(start.max(K::MAPPINGS_FROM), end, Kind::Native) {
+            (range, range.within((range.end - 1) / Self::ADOPTED_BYTES * Self::ADOPTED_BYTES, range.end))
+        } else if let Some(range) = map.ranges.overlap(start, end, Kind::Native) {
+            (range, range.within(range.start, (range.start + 1).next_multiple_of(Self::ADOPTED_BYTES)))
+        } else {
             if (start, end) == (0, usize::MAX) {
                 self.core.lock().vm.set_reserved(0);
             }
             return false;
         };
-        let until = (range.start + 1).next_multiple_of(Self::ADOPTED_BYTES).min(range.end);
         let remove = |map: &mut Space<K>, piece: Range| {
             map.ranges.remove(piece.start, piece.end, |_| {});
             Self::unreserve(&mut self.core.lock(), piece.pages());
         };
-        let piece = range.within(range.start, until);
         remove(map, piece);
         // A piece divides its mapping, and the process may have as many as the kernel allows. Then all is tried at once.
-        if self.try_manage(map, piece) == Err(errno::ENOMEM) && until < range.end {
-            let rest = range.within(until, range.end);
+        if self.try_manage(map, piece) == Err(errno::ENOMEM) && piece != range {
+            let rest = if piece.start == range.start {
+                range.within(piece.end, range.end)
+            } else {
+                range.within(range.start, piece.start)
+            };
             remove(map, rest);
             if self.try_manage(map, range).is_err() && !self.reserve_native(map, rest) {
                 self.stop_ranges_full();

@@ -280,6 +280,16 @@ impl RangeMap {
         ranges.take_while(|r| r.start < end).find(|r| r.kind == kind).copied()
     }
 
+    /// The last range that overlaps `start..end` and is of this kind.
+    pub fn last_overlap(&self, start: usize, end: usize, kind: Kind) -> Option<Range> {
+        let (at, i) = self.seek(end);
+        let in_chunk = |chunk: usize, count: usize| self.order.get(chunk).map_or(&[][..], |&chunk| &self.ranges(chunk)[..count]);
+        let begun = self.get((at, i)).filter(|r| r.start < end);
+        let all = begun.into_iter().chain(in_chunk(at, i).iter().rev());
+        let all = all.chain(self.order[..at].iter().rev().flat_map(|&chunk| self.ranges(chunk).iter().rev()));
+        all.take_while(|r| r.end > start && start < end).find(|r| r.kind == kind).copied()
+    }
+
     /// Adds a range. Ranges that it overlaps must have been removed. Returns `false` if there is no room; then nothing is changed.
     #[must_use]
     pub fn insert(&mut self, range: Range) -> bool {
@@ -444,6 +454,7 @@ mod tests {
         let mut map = RangeMap::new(100);
         assert!(map.insert(pages(0, 100, Kind::Managed)));
         assert_eq!(map.overlap(20 * PAGE_SIZE, 20 * PAGE_SIZE, Kind::Managed), None);
+        assert_eq!(map.last_overlap(20 * PAGE_SIZE, 20 * PAGE_SIZE, Kind::Managed), None);
     }
 
     /// A program that unmapped every second page of a mapping had more ranges than there was room for. A cut that found no room
@@ -540,6 +551,9 @@ mod tests {
                 let found = map.overlap(near.start * PAGE_SIZE, near.end * PAGE_SIZE, kind);
                 let page = model.range(near.clone()).find(|(_, k)| **k == kind).map(|(p, _)| *p);
                 prop_assert_eq!(found.map(|r| (r.start / PAGE_SIZE).max(near.start)), page);
+                let found = map.last_overlap(near.start * PAGE_SIZE, near.end * PAGE_SIZE, kind);
+                let page = model.range(near.clone()).rfind(|(_, k)| **k == kind).map(|(p, _)| *p);
+                prop_assert_eq!(found.map(|r| (r.end / PAGE_SIZE).min(near.end) - 1), page);
             }
         }
         let all = map.iter().flat_map(|r| (r.start / PAGE_SIZE..r.end / PAGE_SIZE).map(|p| (p, r.kind)));

@@ -9,7 +9,7 @@ use crate::home::Homes;
 use crate::io::{self, SimIo};
 use crate::uffd::SimUffd;
 use crate::word::SimWord;
-use crate::world::{OWN, here, tell, world};
+use crate::world::{BASE, OWN, here, tell, world};
 use overspill_machine::errno::{self, Errno};
 use overspill_machine::kernel::{Advice, Fixed, Host, IoVec, Kernel, Mapping, Mappings, Mistake};
 use overspill_simkernel::call::{self, Call, Outcome};
@@ -136,6 +136,8 @@ impl Kernel for Sim {
 
     /// So few that most of a program's unmaps and moves take several steps.
     const STEP_PAGES: u64 = 4;
+    /// In the middle of most arenas.
+    const MAPPINGS_FROM: usize = BASE + 100 * PAGE;
     /// So few that most flushes take several batches.
     const FLUSH_PAGES: usize = 6;
     const UNUSED_NS: u64 = 1_000_000;

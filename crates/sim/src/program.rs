@@ -2,7 +2,7 @@
 //! the content of each of its pages.
 
 use crate::kernel::Sim;
-use crate::world::{OWN, World, here, say, tell, world};
+use crate::world::{BASE, OWN, World, here, say, tell, world};
 use overspill_machine::Machine;
 use overspill_machine::errno::Errno;
 use overspill_machine::kernel::Kernel as _;
@@ -21,8 +21,6 @@ use overspill_vm::policy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// The first address that programs map.
-const BASE: usize = 1 << 28;
 /// Pages between the addresses of two threads, if each has its own.
 const APART: usize = 128;
 /// The smallest budget that a whim chooses, in pages.

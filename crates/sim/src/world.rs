@@ -31,6 +31,8 @@ pub const COPIED_OUT: usize = 32;
 /// charged a step later. One more may come where memory is moved over other memory (one seed in thousands; which step that is has
 /// not been traced).
 pub const IN_PASSING: usize = 2;
+/// The first address that programs map.
+pub const BASE: usize = 1 << 28;
 /// Addresses from here on are the pager's own.
 pub const OWN: usize = 1 << 40;
 
