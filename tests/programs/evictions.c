@@ -10,6 +10,7 @@
  * locked             forks with more than half of the budget locked are not slow
  * locked-late        fills memory that packs to a half, then locks most of the budget
  * pinned     registered I/O buffers stay resident; the rest is evicted
+ * oldest     fills three mappings that fit, and a fourth that does not: of the three the oldest is evicted first
  * forks S    S seconds of forks, discards and writes at the same time: all of them make progress
  */
 #define _GNU_SOURCE
@@ -86,6 +87,26 @@ static void pinned(void) {
     }
     press(48 * MIB);
     check("pinned", p, len, 7);
+}
+
+/* How many pages are in memory. */
+static long resident(const unsigned char *p, long len) {
+    long pages = 0;
+    unsigned char in[len / PAGE];
+    if (mincore((void *)p, len, in)) wrong("mincore: %s", strerror(errno));
+    for (long i = 0; i < len / PAGE; i++) pages += in[i] & 1;
+    return pages;
+}
+
+static void oldest(void) {
+    long len = 3 * MIB, in[3];
+    unsigned char *p[3];
+    for (int i = 0; i < 3; i++) fill(p[i] = map(len), len, i);
+    unsigned char *more = map(9 * MIB);
+    fill(more, 9 * MIB, 3);
+    for (int i = 0; i < 3; i++) in[i] = resident(p[i], len);
+    for (int i = 0; i < 3; i++) check("kept", p[i], len, i);
+    if (in[0] > len / PAGE / 2 || in[1] < in[0] || in[2] < len / PAGE * 7 / 8) wrong("in memory: %ld, %ld, %ld pages", in[0], in[1], in[2]);
 }
 
 static unsigned char *shared;
@@ -336,6 +357,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(name, "too-much-locked")) too_much_locked();
     else if (!strcmp(name, "locked")) locked();
     else if (!strcmp(name, "locked-late")) locked_late();
+    else if (!strcmp(name, "oldest")) oldest();
     else if (!strcmp(name, "forks") && argc > 2) fork_and_discard(atoi(argv[2]));
     else return 2;
     printf("right\n");

@@ -124,3 +124,11 @@ fn compressed_memory_makes_way_for_what_is_locked() {
     assert!(r.stat("pages_unmovable") > 1000 && r.stat("pool_written_back") > 2000, "{}", r.stats);
     assert!(r.stat("memory_peak_bytes") <= 18 << 20, "{}", r.stats);
 }
+
+/// The mappings of a program that outgrew its budget were taken over in the order of their addresses. The kernel places new ones
+/// below the others, so the newest was evicted first.
+#[test]
+fn the_oldest_mapping_is_evicted_first() {
+    let Some(r) = evict("oldest", &["oldest"]) else { return };
+    within_budget(&r);
+}
