@@ -8,7 +8,7 @@ use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::space::Space;
 use overspill_store::PageBytes;
-use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::types::{PAGE_SIZE, PageId};
 use std::collections::VecDeque;
 
 /// Words of a page.
@@ -62,10 +62,12 @@ impl Pointed {
 fn targets<'a, K: Kernel>(map: &Space<K>, of: PageId, content: &PageBytes, found: &'a mut [PageId; WORDS]) -> &'a [PageId] {
     let (mut n, mut last) = (0, of);
     let mut near = map.ranges.find(map.addr(of));
+    let all = map.ranges.bounds();
     for word in content.as_chunks().0 {
         let word = usize::from_ne_bytes(*word);
-        // most words are small numbers, or point into the same range as the word before
-        if word >> PAGE_SHIFT == 0 {
+        // Most words are small numbers, or text or floating-point numbers, which are large ones as addresses, or point into the
+        // same range as the word before.
+        if !all.contains(&word) {
             continue;
         }
         if !near.is_some_and(|range| range.start <= word && word < range.end) {

@@ -234,6 +234,12 @@ impl RangeMap {
         self.order.iter().flat_map(|&chunk| self.ranges(chunk))
     }
 
+    /// From the first range's start to the last one's end.
+    pub fn bounds(&self) -> core::ops::Range<usize> {
+        let start = self.get((0, 0)).map_or(0, |r| r.start);
+        start..self.order.last().map_or(start, |chunk| chunk.end)
+    }
+
     /// The first range that overlaps `start..end`.
     pub fn first(&self, start: usize, end: usize) -> Option<Range> {
         self.get(self.seek(start)).filter(|r| start < end && r.start < end).copied()
@@ -556,6 +562,8 @@ mod tests {
                 prop_assert_eq!(found.map(|r| (r.end / PAGE_SIZE).min(near.end) - 1), page);
             }
         }
+        let bounds = model.first_key_value().zip(model.last_key_value()).map(|((first, _), (last, _))| *first..*last + 1);
+        prop_assert_eq!(map.bounds(), bounds.map_or(0..0, |pages| pages.start * PAGE_SIZE..pages.end * PAGE_SIZE));
         let all = map.iter().flat_map(|r| (r.start / PAGE_SIZE..r.end / PAGE_SIZE).map(|p| (p, r.kind)));
         prop_assert!(all.eq(model));
         map.check();
