@@ -53,6 +53,18 @@ pub struct Flusher<K: Kernel> {
 /// Pages of an object that are looked at with the core locked.
 const FORGET_PAGES: u64 = 1024;
 
+/// The outcome of a second look at a page.
+enum Again {
+    /// It is copied.
+    Copied,
+    /// The program has discarded it, so it has no change.
+    IsDiscarded,
+    /// The page daemon takes it away, or it is being brought back.
+    Moves,
+    /// It is there and cannot be read.
+    Fails,
+}
+
 /// Neighbouring pages of a batch that are written together.
 struct Run {
     first: usize,
@@ -95,7 +107,7 @@ impl<K: Kernel> Flusher<K> {
         while at < pages.end {
             let seen = machine.arrivals.count();
             let scan = machine.core.lock().vm.flush_batch(object, at, pages.end, &mut self.batch);
-            let missing = self.compare(machine).filter(|_| !K::mistake(Mistake::SkipsWhatWasTaken));
+            let missing = self.compare(machine, flushed).filter(|_| !K::mistake(Mistake::SkipsWhatWasTaken));
             self.write(machine, object, flushed);
             at = missing.unwrap_or(scan.next);
             if missing.is_none() && scan.waits {
@@ -107,7 +119,7 @@ impl<K: Kernel> Flusher<K> {
 
     /// Copies the batch, and keeps what differs from the file. Returns the first page that could not be copied, because the page
     /// daemon took it away meanwhile.
-    fn compare(&mut self, machine: &Machine<K>) -> Option<PageIndex> {
+    fn compare(&mut self, machine: &Machine<K>, flushed: &mut Flushed) -> Option<PageIndex> {
         self.tags.clear();
         let mut missing = None;
         while self.tags.len() < self.batch.len() {
@@ -117,14 +129,19 @@ impl<K: Kernel> Flusher<K> {
             let mapped = self.batch[at..].iter().enumerate().take_while(|next| follows(*next)).count();
             // SAFETY: pages of this flush's own buffer.
             let pages = unsafe { core::slice::from_raw_parts_mut(self.page(at) as *mut PageBytes, mapped.max(1)) };
-            let copied = match flush.parked {
+            let mut copied = match flush.parked {
                 Some(_) => usize::from(self.copy_parked(machine, &flush, &mut pages[0])),
                 None => self.copy_mapped(machine, flush.page, pages),
             };
             if copied == 0 {
-                if flush.parked.is_some() || !Self::is_discarded(machine, flush.page) {
-                    missing = missing.or(Some(flush.page.index()));
+                match if flush.parked.is_some() { Again::Moves } else { self.copy_again(machine, flush.page, &mut pages[0]) } {
+                    Again::Copied => copied = 1,
+                    Again::IsDiscarded => {}
+                    Again::Moves => missing = missing.or(Some(flush.page.index())),
+                    Again::Fails => _ = flushed.error.get_or_insert(FlushError::Io(errno::EFAULT)),
                 }
+            }
+            if copied == 0 {
                 self.tags.push(Tag::UNKNOWN);
             }
             for (flush, bytes) in self.batch[at..].iter().zip(&pages[..copied]) {
@@ -154,12 +171,23 @@ impl<K: Kernel> Flusher<K> {
         }
     }
 
-    /// Whether the program has discarded a page that counts as mapped. Then the page has no change.
-    fn is_discarded(machine: &Machine<K>, page: PageId) -> bool {
+    /// Looks again at a mapped page that was not there to be copied, while nobody can take it away or bring it back.
+    ///
+    /// (Earlier, a page that was there, and could not be read for another reason, was tried again for ever: where the program had
+    /// protected it, or a sandbox forbids process_vm_readv.)
+    fn copy_again(&mut self, machine: &Machine<K>, page: PageId, to: &mut PageBytes) -> Again {
         let addr = machine.map.read().addr(page);
-        let core = machine.core.lock(); // so nobody takes it away, or brings it back
+        let core = machine.core.lock();
         let word = core.vm.page(page);
-        word.state() == State::Active && !word.busy() && !K::is_resident(addr)
+        if word.state() != State::Active || word.busy() {
+            Again::Moves
+        } else if !K::is_resident(addr) {
+            Again::IsDiscarded
+        } else if self.mappings.read(addr, to).is_ok() || K::copy_of_program(addr, core::slice::from_mut(to)) == 1 {
+            Again::Copied
+        } else {
+            Again::Fails
+        }
     }
 
     fn copy_parked(&self, machine: &Machine<K>, flush: &Flush, to: &mut PageBytes) -> bool {

@@ -26,7 +26,7 @@ use overspill_vm::types::PAGE_SHIFT;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -229,8 +229,13 @@ impl Builder {
         }
         let quit = reads::event().map_err(|e| Error::Resources(os(e)))?;
         machine.shutdown.set_event(quit.raw());
-        let regions =
-            Regions { free: (0..self.regions_max).rev().collect(), pages_left: pages_max, wired_left: (memory >> PAGE_SHIFT) / 2 };
+        let budget = memory >> PAGE_SHIFT;
+        let regions = Regions {
+            free: (0..self.regions_max).rev().collect(),
+            pages_left: pages_max,
+            wired_left: budget / 2,
+            moments_left: budget / 8,
+        };
         let resources = |e| Error::Resources(os(e));
         let manual = self
             .manual_daemon
@@ -256,7 +261,7 @@ impl Builder {
         forks::keep_off(|| fault::prepare(delivery == Delivery::InThread))?;
         // SAFETY: behind an Arc, which `Owner` holds until its drop has called `leave`.
         let place = unsafe { fault::enter(Arc::as_ptr(&shared)) }.ok_or(Error::TooManyPagers)?;
-        let owner = Owner { shared, place, threads: Vec::new(), regions: Mutex::new(regions) };
+        let owner = Owner { shared, place, threads: Vec::new(), regions: Mutex::new(regions), moment_over: Condvar::new() };
         let owner = if self.manual_daemon { owner } else { owner.start(engine, cluster_pages, &cpus)? };
         status.outcome.store(Outcome::Running as u32, Release);
         Ok(Pager(Arc::new(owner)))

@@ -36,12 +36,15 @@ pub fn check(device: &DeviceSpec) -> Result<(), Error> {
 struct Running<'a> {
     shared: &'a Shared,
     worker: Option<Worker>,
+    /// The process that began it.
+    process: u32,
 }
 
 impl<'a> Running<'a> {
     fn begin(shared: &'a Shared, device: DeviceId) -> Result<Running<'a>, BeginError> {
         let _quiet = Quiet::new();
-        Ok(Running { shared, worker: Some(Worker::new(&shared.machine, shared.engine, device)?) })
+        let worker = Some(Worker::new(&shared.machine, shared.engine, device)?);
+        Ok(Running { shared, worker, process: std::process::id() })
     }
 
     /// Some steps. Leaves no page busy: as soon as signals are no longer blocked, code of the program's runs in this thread. That
@@ -76,8 +79,11 @@ impl<'a> Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let _quiet = Quiet::new();
-        if let Some(worker) = self.worker.take() {
+        let Some(worker) = self.worker.take() else { return };
+        if std::process::id() == self.process {
             worker.end(&self.shared.machine);
+        } else {
+            std::mem::forget(worker); // forked by `goes_on`: its reads end in the parent, and nowhere else
         }
     }
 }
@@ -155,7 +161,7 @@ impl Pager {
     /// still on it.
     ///
     /// # Errors
-    /// As [`Pager::swap_off`].
+    /// As [`Pager::swap_off`]. In a child that `goes_on` has forked: [`Error::Forked`].
     pub fn swap_off_while(&self, name: impl AsRef<OsStr>, mut goes_on: impl FnMut(&Progress) -> bool) -> Result<Progress, Error> {
         let shared = self.0.here()?;
         let (machine, name) = (&shared.machine, name.as_ref());
@@ -177,8 +183,14 @@ impl Pager {
                 State::Done => return Ok(running.progress()),
                 State::Failed(why) => return Err(fail(&why)),
                 State::Busy if told.elapsed() < TELL => {}
-                State::Busy if goes_on(&running.progress()) => told = Instant::now(),
-                State::Busy => return Err(fail(&overspill_linux::swapoff::Failure::Cancelled)),
+                State::Busy => {
+                    let goes_on = goes_on(&running.progress());
+                    self.0.here()?; // it may have forked
+                    if !goes_on {
+                        return Err(fail(&overspill_linux::swapoff::Failure::Cancelled));
+                    }
+                    told = Instant::now();
+                }
             }
         }
     }

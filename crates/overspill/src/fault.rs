@@ -142,9 +142,20 @@ pub fn with_handler_below<R>(change: impl FnOnce() -> R) -> Result<R, crate::Err
     }
     // SAFETY: set when the handler was installed, and never freed.
     set(unsafe { &*PREVIOUS.load(Acquire) })?;
+    let again = InstalledAgain;
     let result = change();
+    core::mem::forget(again);
     install()?;
     Ok(result)
+}
+
+/// Installs the pager's handler when it is dropped: a panic of the caller's code must not leave the pager without one.
+struct InstalledAgain;
+
+impl Drop for InstalledAgain {
+    fn drop(&mut self) {
+        let _ = install(); // (if it fails, the panic goes on all the same)
+    }
 }
 
 /// Enters a pager into the table. Returns its place, or `None` if the table is full.

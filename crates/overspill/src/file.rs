@@ -50,6 +50,8 @@ impl Use {
 pub struct OpenFile {
     /// Without O_DIRECT.
     rest: File,
+    /// The one that was handed over, if `rest` is another: it may hold a lock (flock).
+    _given: Option<File>,
     /// With O_DIRECT, if the file system has it.
     direct: Option<File>,
     access: Access,
@@ -82,11 +84,11 @@ impl OpenFile {
         }
         let direct = reopen(&rest, access, libc::O_DIRECT).ok().filter(is_direct);
         let start = offset & !(PAGE_SIZE as u64 - 1);
-        let mut file = OpenFile { rest, direct, access, path: path.into(), start, uses };
+        let mut file = OpenFile { rest, _given: None, direct, access, path: path.into(), start, uses };
         if access == Access::ReadWrite {
             // Where the kernel caches, an error must come back from the write itself, while the page is still in memory.
-            let through = reopen(&file.rest, access, libc::O_DSYNC);
-            file.rest = through.map_err(|e| fail("opened again to write through", e))?;
+            let through = reopen(&file.rest, access, libc::O_DSYNC).map_err(|e| fail("opened again to write through", e))?;
+            file._given = Some(std::mem::replace(&mut file.rest, through));
         }
         Ok(file)
     }

@@ -450,7 +450,7 @@ impl FileRegion {
                 continue;
             }
             let end = ((at / PAGE_SIZE + COPY_PAGES) * PAGE_SIZE).min(range.end);
-            let id = self.region.wire_range(&(at..end))?;
+            let (id, end) = self.region.wire_for_a_moment(&(at..end))?;
             copy(at, end - at, at - range.start);
             self.region.unwire_id(id);
             at = end;
@@ -634,8 +634,7 @@ impl FileRegion {
             return Err(Error::IsWired);
         }
         // SAFETY: the region is borrowed exclusively: nobody else uses it.
-        unsafe { self.region.give_up_pages(pages) };
-        Ok(())
+        unsafe { self.region.give_up_pages(pages) }
     }
 
     /// Takes note of the file's length, up to which is read ahead.

@@ -12,7 +12,7 @@ use overspill_vm::policy::Spec;
 use overspill_vm::types::ObjectId;
 use overspill_vm::{Decision, POLICIES_MAX, PolicyCounts};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// A replacement policy in use, and what became of its pages.
@@ -33,8 +33,10 @@ pub struct Regions {
     pub free: Vec<u16>,
     /// Pages that may still be managed.
     pub pages_left: u64,
-    /// Pages that may still be wired.
+    /// Pages that the program may still wire.
     pub wired_left: u64,
+    /// Pages that copies and transfers may still wire while they are under way.
+    pub moments_left: u64,
 }
 
 /// Owns the pager: its drop ends the threads.
@@ -43,6 +45,8 @@ pub struct Owner {
     pub place: usize,
     pub threads: Vec<JoinHandle<()>>,
     pub regions: Mutex<Regions>,
+    /// [`Regions::moments_left`] has grown.
+    pub moment_over: Condvar,
 }
 
 impl Owner {

@@ -372,7 +372,7 @@ impl Region {
     /// Discards the content of the range: it reads as zero afterwards, and takes neither memory nor swap space.
     ///
     /// # Errors
-    /// [`Error::IsWired`] if [`Wired::keep`] left pages of it wired; [`Error::Forked`].
+    /// [`Error::IsWired`] if [`Wired::keep`] left pages of it wired, or the program has sealed them (mseal); [`Error::Forked`].
     ///
     /// # Panics
     /// If the range is not within the region.
@@ -415,21 +415,27 @@ impl Region {
             clear(end * PAGE_SIZE..range.end);
         }
         // SAFETY: as above.
-        unsafe { self.give_up_pages(first..end) };
-        Ok(())
+        unsafe { self.give_up_pages(first..end) }
     }
 
     /// Forgets the content of whole pages. => none is wired
-    pub(crate) unsafe fn give_up_pages(&self, pages: Range<usize>) {
+    ///
+    /// # Errors
+    /// [`Error::IsWired`]: the kernel refuses, because the program has sealed the memory (mseal).
+    ///
+    /// # Safety
+    /// There must be no reference to bytes of the pages. No other thread may use them until this has returned.
+    pub(crate) unsafe fn give_up_pages(&self, pages: Range<usize>) -> Result<(), Error> {
         let (start, len) = (self.addr(pages.start), pages.len() << PAGE_SHIFT);
         let machine = &self.pager.0.shared.machine;
+        // SAFETY: whole pages of this region, which the caller gives up. (The program may have locked them.)
+        let discard = || unsafe { sys::madvise(start, len, libc::MADV_DONTNEED_LOCKED) };
+        let discarded;
         match machine.config.delivery {
             Delivery::Threads => {
                 let _quiet = Quiet::new();
                 machine.begin_discard(start, start + len);
-                // SAFETY: whole pages of this region, which the caller gives up. Without a lock, because the call waits until a
-                // handler has followed.
-                let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
+                discarded = discard(); // without a lock, because the call waits until a handler has followed
                 // (not all of the range: a page may have been read ahead for somebody who uses pages next to it)
                 machine.discard_done(start, start + len);
                 machine.forgotten();
@@ -437,13 +443,15 @@ impl Region {
             Delivery::InThread => {
                 let _quiet = Quiet::new();
                 let mut map = machine.map.write();
-                // SAFETY: as above. Under the lock no page of the range is being moved or filled.
-                let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
-                machine.forget_range(&mut map, start, start + len, false);
+                discarded = discard(); // under the lock no page of the range is being moved or filled
+                if discarded.is_ok() {
+                    machine.forget_range(&mut map, start, start + len, false);
+                }
                 drop(map);
                 machine.forgotten();
             }
         }
+        discarded.map_err(|_| Error::IsWired)
     }
 
     // ---- files ----
@@ -464,7 +472,7 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// As pread(2); EIO if a page is lost; `OutOfMemory` if too much is wired already.
+    /// As pread(2); EIO if a page is lost.
     ///
     /// # Panics
     /// If the range is not within the region.
@@ -496,7 +504,7 @@ impl Region {
     /// Writes the range to a file at `offset`. Returns the number of bytes.
     ///
     /// # Errors
-    /// As pwrite(2); EIO if a page is lost; `OutOfMemory` if too much is wired already.
+    /// As pwrite(2); EIO if a page is lost.
     ///
     /// # Panics
     /// If the range is not within the region.
@@ -516,13 +524,13 @@ impl Region {
         let mut at = range.start;
         while at < range.end {
             let end = ((at / PAGE_SIZE + TRANSFER_PAGES) * PAGE_SIZE).min(range.end);
-            let wired = match self.wire(at..end) {
+            let (id, end) = match self.wire_for_a_moment(&(at..end)) {
                 Ok(wired) => wired,
                 Err(e) if at == range.start => return Err(e.into()),
                 Err(_) => break, // the next call tells
             };
             let n = go(at..end, (at - range.start) as u64);
-            drop(wired);
+            self.unwire_id(id);
             match n {
                 Ok(0) => break,
                 Ok(n) => at += n,

@@ -277,6 +277,10 @@ fn case(name: &str) {
             assert!(sent_to_embedder());
             overspill::with_handler_below(|| ()).expect("no change is no error");
             sum(&region);
+            // A panic left the process without the pager's handler.
+            let panics = || overspill::with_handler_below(|| std::panic::resume_unwind(Box::new(())));
+            assert!(std::panic::catch_unwind(panics).is_err());
+            sum(&region);
             assert!(sent_to_embedder());
             install(&region, &before);
             sent_to_embedder(); // ends this process

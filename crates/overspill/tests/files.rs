@@ -605,6 +605,61 @@ fn pages_are_wired_and_prefetched() {
     }
 }
 
+/// Locked pages were not given up when they were read again, but counted as if they had been. They kept their old content, and no
+/// change to them reached the file any more.
+#[test]
+fn locked_pages_are_read_again() {
+    for pager in both() {
+        let file = Temp::new("locked", &[1; 64 * PAGE]);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        let all = bytes_of(&region);
+        // SAFETY: locks pages of the region, which need no handler, because they have been read.
+        unsafe { libc::mlock(region.as_ptr().cast(), all.len()) };
+        std::fs::write(&file.0, [2; 64 * PAGE]).expect("written");
+        region.reload(..).expect("read again");
+        assert!(bytes_of(&region).iter().all(|byte| *byte == 2));
+        // SAFETY: nobody else uses the file.
+        unsafe { region.as_mut_slice() }.expect("read-write").fill(3);
+        region.close().expect("written");
+        assert!(std::fs::read(&file.0).expect("the file").iter().all(|byte| *byte == 3));
+    }
+}
+
+/// A flush tried to copy a page that the program had made unreadable, again and again for ever.
+#[test]
+fn what_the_program_may_not_read_is_written() {
+    for pager in both() {
+        let file = Temp::new("unreadable", &random_bytes(16 * PAGE));
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        region.write_at(&[5; 16 * PAGE], 0).expect("written");
+        // SAFETY: pages of the region, which nobody touches until they are readable again.
+        let protect = |region: &FileRegion, prot| unsafe { libc::mprotect(region.as_ptr() as *mut _, 4 * PAGE, prot) };
+        assert_eq!(protect(&region, libc::PROT_NONE), 0);
+        region.flush(..).expect("written");
+        assert_eq!(protect(&region, libc::PROT_READ | libc::PROT_WRITE), 0);
+        assert!(std::fs::read(&file.0).expect("the file").iter().all(|byte| *byte == 5));
+    }
+}
+
+/// The caller's lock on a file (flock) was given up when the file was handed over for reading and writing.
+#[test]
+fn a_file_that_is_handed_over_stays_locked() {
+    for pager in both() {
+        for access in [Access::ReadOnly, Access::CopyOnWrite, Access::ReadWrite] {
+            let path = Temp::new("flock", &[1; PAGE]);
+            let open = || OpenOptions::new().read(true).write(true).open(&path.0).expect("the file");
+            // SAFETY: touches no memory.
+            let lock = |file: &std::fs::File| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+            let file = open();
+            assert!(lock(&file));
+            let region = FileOptions::new(access).open_as(&pager, file, &path.0).expect("a region");
+            assert!(!lock(&open()), "{access:?}");
+            drop(region);
+            assert!(lock(&open()), "{access:?}");
+        }
+    }
+}
+
 /// Without a flush, changes reach the file after a while, and at once if there are too many.
 #[test]
 fn changes_are_written_back() {

@@ -313,6 +313,39 @@ fn wired_pages_stay() {
     }
 }
 
+/// A program that had wired half of the budget, as it may, could transfer nothing. Of many threads that did so at once, some were
+/// refused.
+#[test]
+fn transfers_find_room_where_all_that_may_be_wired_is_wired() {
+    for pager in both() {
+        let mut region = pager.region(24 * MIB).expect("24 MiB");
+        fill(&mut region);
+        let wired = region.wire(..4 * MIB).expect("half of the budget");
+        let null = std::fs::File::create("/dev/null").expect("/dev/null");
+        thread::scope(|s| {
+            for t in 1..=20 {
+                let (region, null) = (&region, &null);
+                s.spawn(move || assert_eq!(region.write_at(null, t * MIB..(t + 1) * MIB, 0).expect("room"), MIB));
+            }
+        });
+        drop(wired);
+        assert!(region.wire(..4 * MIB).is_ok(), "all may be wired again");
+    }
+}
+
+/// What the program had locked stayed as it was when it was discarded.
+#[test]
+fn discarded_content_is_gone_though_it_is_locked() {
+    for pager in both() {
+        let mut region = pager.region(MIB).expect("1 MiB");
+        region.fill(7);
+        // SAFETY: locks pages of the region. It may fail for want of memory, and counts for discards all the same.
+        unsafe { libc::mlock(region.as_ptr().cast(), MIB / 2) };
+        region.discard(PAGE..).expect("nothing is wired");
+        assert!(region[..PAGE].iter().all(|b| *b == 7) && region[PAGE..].iter().all(|b| *b == 0));
+    }
+}
+
 #[test]
 fn discarded_content_is_gone_and_the_rest_is_not() {
     for pager in both() {

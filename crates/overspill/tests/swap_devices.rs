@@ -179,6 +179,35 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     }
 }
 
+/// A child that was forked by the function that a swapoff calls went on with its parent's swapoff, and never ended.
+#[test]
+fn a_child_that_is_forked_within_a_swapoff_is_told_so() {
+    let places = Places::new("forked");
+    let (first, second) = (places.dir("a"), places.dir("b"));
+    for pager in pagers(BUDGET, DeviceSpec::file(&first)) {
+        let mut region = pager.region_of::<[u64; WORDS]>(100_000).expect("400 MB");
+        region.iter_mut().enumerate().for_each(|(n, page)| *page = [n as u64; WORDS]);
+        pager.swap_on(DeviceSpec::file(&second)).expect("a further device");
+        let (mut child, parent) = (None, std::process::id());
+        let done = pager.swap_off_while(&first, |_| {
+            if std::process::id() == parent && child.is_none() {
+                // SAFETY: the child ends soon, and takes no lock of this program's.
+                child = Some(unsafe { fork() });
+            }
+            true
+        });
+        if std::process::id() != parent {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if matches!(done, Err(Error::Forked)) { 7 } else { 1 }) };
+        }
+        done.expect("the other has room");
+        let child = child.expect("it takes long enough");
+        assert_eq!(libc::WEXITSTATUS(status_of(child)), 7);
+        assert!(region.iter().enumerate().all(|(n, page)| *page == [n as u64; WORDS]));
+        pager.swap_off(&second).map(drop).expect_err("the last device");
+    }
+}
+
 /// Pages are on all files of a device, and the figures show it.
 #[test]
 fn several_files_are_one_device() {

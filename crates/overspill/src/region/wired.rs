@@ -15,7 +15,18 @@ use std::sync::{MutexGuard, PoisonError};
 struct Wire {
     id: u64,
     pages: Range<usize>,
+    /// Which pages it is counted with.
+    of: Count,
     kept: bool,
+}
+
+/// What wired pages are counted with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Count {
+    /// Those that the program wires: [`Regions::wired_left`](crate::pager::Regions::wired_left).
+    Program,
+    /// Those of a copy or transfer under way: [`Regions::moments_left`](crate::pager::Regions::moments_left).
+    Moment,
 }
 
 /// The wires of a region.
@@ -77,12 +88,39 @@ impl Region {
             let available = regions.wired_left << PAGE_SHIFT;
             regions.wired_left = left.ok_or(Error::WiredTooMuch { bytes: (pages.len() << PAGE_SHIFT) as u64, available })?;
         }
+        self.wire_counted(pages, Count::Program)
+    }
+
+    /// Wires the first pages of the range for a copy or transfer: as many as may be wired for that now, at least one. Waits while
+    /// other threads have all of them. Returns what [`Region::unwire_id`] takes, and where the wired part of the range ends.
+    ///
+    /// (Earlier, such pages were counted with the program's own. So a program that had wired half of the budget, as it may, could
+    /// read and write nothing.)
+    pub(crate) fn wire_for_a_moment(&self, range: &Range<usize>) -> Result<(u64, usize), Error> {
+        let owner = &self.pager.0;
+        owner.here()?;
+        let mut pages = pages(range);
+        {
+            let mut regions = owner.regions();
+            while regions.moments_left == 0 {
+                regions = owner.moment_over.wait(regions).unwrap_or_else(PoisonError::into_inner);
+            }
+            let count = (pages.len() as u64).min(regions.moments_left);
+            regions.moments_left -= count;
+            pages.end = pages.start + count as usize;
+        }
+        let end = range.end.min(pages.end * PAGE_SIZE);
+        Ok((self.wire_counted(pages, Count::Moment)?, end))
+    }
+
+    /// => the pages have been counted
+    fn wire_counted(&self, pages: Range<usize>, of: Count) -> Result<u64, Error> {
         let id = {
             // Before the first page is wired, so that from now on no other thread unwires a page of it.
             let mut wires = self.wires();
             wires.last += 1;
             let id = wires.last;
-            wires.live.push(Wire { id, pages: pages.clone(), kept: false });
+            wires.live.push(Wire { id, pages: pages.clone(), of, kept: false });
             id
         };
         if pages.len() > 1 {
@@ -139,8 +177,8 @@ impl Region {
         }
         let mut wires = self.wires();
         let Some(at) = wires.live.iter().position(|w| w.id == id) else { return };
-        let pages = wires.live.swap_remove(at).pages;
-        self.unwire_pages(&wires, pages);
+        let wire = wires.live.swap_remove(at);
+        self.unwire_pages(&wires, wire.pages, wire.of);
     }
 
     /// Unwires all pages.
@@ -150,8 +188,15 @@ impl Region {
     }
 
     /// Unwires the pages that no other live wire covers. => this wire is already removed
-    fn unwire_pages(&self, wires: &Wires, pages: Range<usize>) {
-        self.pager.0.regions().wired_left += pages.len() as u64;
+    fn unwire_pages(&self, wires: &Wires, pages: Range<usize>, of: Count) {
+        let owner = &self.pager.0;
+        match of {
+            Count::Program => owner.regions().wired_left += pages.len() as u64,
+            Count::Moment => {
+                owner.regions().moments_left += pages.len() as u64;
+                owner.moment_over.notify_all();
+            }
+        }
         let _quiet = Quiet::new();
         for index in pages.filter(|p| !wires.covers(*p)) {
             let mut core = self.pager.0.shared.machine.core.lock();
@@ -173,7 +218,8 @@ impl Region {
         let mut wires = self.wires();
         let mut at = 0;
         while at < wires.live.len() {
-            let (had, kept, id) = (wires.live[at].pages.clone(), wires.live[at].kept, wires.live[at].id);
+            let Wire { id, of, kept, .. } = wires.live[at];
+            let had = wires.live[at].pages.clone();
             let cut = had.start.max(out.start)..had.end.min(out.end);
             if !kept || cut.is_empty() {
                 at += 1;
@@ -182,9 +228,9 @@ impl Region {
             let rests = [had.start..cut.start, cut.end..had.end];
             wires.live.swap_remove(at);
             for pages in rests.into_iter().filter(|r| !r.is_empty()) {
-                wires.live.push(Wire { id, pages, kept });
+                wires.live.push(Wire { id, pages, of, kept });
             }
-            self.unwire_pages(&wires, cut);
+            self.unwire_pages(&wires, cut, of);
         }
     }
 
@@ -198,8 +244,8 @@ impl Region {
         let mut found = false;
         // several, if `unwire` has cut it
         while let Some(at) = wires.live.iter().position(|w| w.id == number && w.kept) {
-            let pages = wires.live.swap_remove(at).pages;
-            self.unwire_pages(&wires, pages);
+            let wire = wires.live.swap_remove(at);
+            self.unwire_pages(&wires, wire.pages, wire.of);
             found = true;
         }
         found
