@@ -179,7 +179,8 @@ int overspill_options_follow_pointers(overspill_options *options, bool on);
 /* The most regions (and arenas) at a time. The default is 64. */
 int overspill_options_regions_max(overspill_options *options, uint16_t regions);
 
-/* The most bytes of all regions together. The default is 128 GiB, or less under a limit on address space. */
+/* The most bytes of all regions together. The default is 128 GiB, but at most eight times the machine's memory, and four times a limit
+   on address space. */
 int overspill_options_managed_max(overspill_options *options, uint64_t bytes);
 
 /* When changes of files that are open for reading and writing go to the file: after so many milliseconds at the latest, and sooner

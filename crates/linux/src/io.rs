@@ -222,7 +222,7 @@ impl Io {
         let Kind::Uring(ring) = &mut self.kind else { unreachable!("psync has no queue") };
         // SAFETY: the caller's promise.
         while !unsafe { ring.push(entry) } {
-            ring.submit(); // the queue was full
+            enter(ring, &mut self.done, Ring::submit); // the queue was full
         }
     }
 
@@ -236,13 +236,14 @@ impl Io {
         let start = sys::now_ns();
         let mut looked = start;
         loop {
-            ring.look(); // the kernel puts completions into the ring when this thread asks (see `new`)
+            // the kernel puts completions into the ring when this thread asks (see `new`)
+            enter(ring, &mut self.done, Ring::look);
             let now = sys::now_ns();
             if now - looked > PREEMPTED_NS {
                 return Spun::Preempted;
             }
             looked = now;
-            if ring.has_completion() {
+            if ring.has_completion() || !self.done.is_empty() {
                 return Spun::Found;
             }
             if yields {
@@ -252,6 +253,14 @@ impl Io {
                 return Spun::InVain;
             }
         }
+    }
+}
+
+/// Enters a ring. If that is refused, what it has not taken is transferred here: the program may have installed a seccomp filter, or
+/// closed the ring's descriptor. (A thread that faulted then tried again for ever, with all signals blocked.)
+fn enter(ring: &mut Ring, done: &mut VecDeque<Done>, how: impl FnOnce(&mut Ring) -> Result<(), Errno>) {
+    if how(ring).is_err() {
+        ring.transfer_unissued(|token, result| done.push_back(Done { token, result }));
     }
 }
 
@@ -284,7 +293,7 @@ impl overspill_machine::kernel::Io for Io {
 
     fn submit(&mut self) {
         if let Kind::Uring(ring) = &mut self.kind {
-            ring.submit();
+            enter(ring, &mut self.done, Ring::submit);
         }
     }
 
@@ -294,7 +303,7 @@ impl overspill_machine::kernel::Io for Io {
             return;
         }
         match &mut self.kind {
-            Kind::Uring(ring) => ring.wait(timeout_ns),
+            Kind::Uring(ring) => enter(ring, &mut self.done, |ring| ring.wait(timeout_ns)),
             Kind::Psync => {
                 let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; WATCHES];
                 for (p, w) in fds.iter_mut().zip(&self.watches) {
@@ -339,6 +348,7 @@ impl overspill_machine::kernel::Io for Io {
 mod tests {
     use super::*;
     use overspill_machine::kernel::Io as _;
+    use std::os::fd::AsRawFd as _;
 
     const TOKEN: u64 = 7;
 
@@ -373,6 +383,39 @@ mod tests {
         assert_eq!(sys::read(socket.raw(), &mut [0; 8]), Ok(1));
     }
 
+    /// A program forbade itself io_uring after its pager had been set up. The next thread that faulted entered its ring in vain, again
+    /// and again.
+    #[test]
+    fn transfers_are_made_though_the_ring_may_not_be_entered() {
+        let test = || {
+            let Ok(mut io) = Io::lent(Engine::Uring, 2) else { return };
+            let file = rustix::fs::memfd_create("transfers", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+            let stmt = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+            let enter = libc::SYS_io_uring_enter as u32;
+            let mut filter =
+                [stmt(0x20, 0), libc::sock_filter { jf: 1, ..stmt(0x15, enter) }, stmt(6, 0x5_0001), stmt(6, 0x7fff_0000)];
+            let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+            // SAFETY: forbids this thread a call.
+            unsafe {
+                assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+                assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+            }
+            let (from, mut to) = ([7u8; 64], [0u8; 64]);
+            let iov = [IoVec { base: from.as_ptr() as usize, len: 64 }];
+            // SAFETY: the buffers outlive the transfers.
+            unsafe { io.write(file.as_raw_fd(), &iov, 4096, 1) };
+            io.wait(None);
+            let mut done = || io.completion().map(|done| (done.token, done.result));
+            assert_eq!((done(), done()), (Some((1, Ok(64))), None));
+            // SAFETY: as above.
+            unsafe { io.read(file.as_raw_fd(), to.as_mut_ptr(), 64, 4096, 2) };
+            assert!(io.spin(1000, true) == Spun::Found);
+            assert_eq!(io.completion().map(|done| done.token), Some(2));
+            assert_eq!(to, from);
+        };
+        std::thread::spawn(test).join().expect("all is transferred"); // the filter ends with the thread
+    }
+
     /// A poll that is about to complete cannot be removed. So each watch that was wanted again soon added a poll, and each message
     /// completed all of them: with two threads that faulted now alternately and now one alone, a program had a thousand after half
     /// a minute, and a third of its speed.
@@ -404,7 +447,7 @@ mod tests {
             assert_eq!(completions(io), 0);
             send(&theirs);
             if let Kind::Uring(ring) = &mut io.kind {
-                ring.look();
+                ring.look().expect("allowed");
                 while ring.completion().is_some() {} // lost
                 assert_eq!(completions(io), 0);
             }

@@ -266,29 +266,63 @@ impl Ring {
     }
 
     /// Submits the entries in the queue.
-    pub fn submit(&mut self) {
-        self.enter(0, 0, core::ptr::null(), 0);
+    ///
+    /// # Errors
+    /// As io_uring_enter(2), if it is refused for good. Other errors do not matter: entries that were not submitted are submitted
+    /// at the next call, and a thread that waited in vain looks again.
+    pub fn submit(&mut self) -> Result<(), Errno> {
+        self.enter(0, 0, core::ptr::null(), 0)
     }
 
     /// Submits, and gets the completions that are ready, without waiting.
-    pub fn look(&mut self) {
-        self.enter(0, ENTER_GETEVENTS, core::ptr::null(), 0);
+    ///
+    /// # Errors
+    /// As [`Ring::submit`].
+    pub fn look(&mut self) -> Result<(), Errno> {
+        self.enter(0, ENTER_GETEVENTS, core::ptr::null(), 0)
     }
 
     /// Submits, and waits until an entry has completed, or `timeout_ns` has passed.
-    pub fn wait(&mut self, timeout_ns: Option<u64>) {
+    ///
+    /// # Errors
+    /// As [`Ring::submit`].
+    pub fn wait(&mut self, timeout_ns: Option<u64>) -> Result<(), Errno> {
         let Some(ns) = timeout_ns else { return self.enter(1, ENTER_GETEVENTS, core::ptr::null(), 0) };
         let timeout = [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64];
         let argument = EnterArgument { signals: 0, signals_len: 0, pad: 0, timeout: timeout.as_ptr() as u64 };
         let argument = core::ptr::from_ref(&argument);
-        self.enter(1, ENTER_GETEVENTS | ENTER_EXT_ARG, argument, size_of::<EnterArgument>());
+        self.enter(1, ENTER_GETEVENTS | ENTER_EXT_ARG, argument, size_of::<EnterArgument>())
     }
 
-    /// Errors do not matter: entries that were not submitted are submitted at the next call, and a thread that waited in vain looks
-    /// again.
-    fn enter(&mut self, complete: u32, flags: u32, argument: *const EnterArgument, len: usize) {
+    fn enter(&mut self, complete: u32, flags: u32, argument: *const EnterArgument, len: usize) -> Result<(), Errno> {
         // SAFETY: what was pushed lives, by the promise of `push`; the argument and what it points at live over the call.
-        let _ = unsafe { sys!(libc::SYS_io_uring_enter, self.fd.raw(), self.unissued(), complete, flags, argument, len) };
+        let entered = unsafe { sys!(libc::SYS_io_uring_enter, self.fd.raw(), self.unissued(), complete, flags, argument, len) };
+        match entered {
+            Err(e) if ![libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ETIME].contains(&e) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does the transfers that the kernel has not taken by plain system calls, and calls `done` with their tokens and results. For a
+    /// process that may not enter its ring any more.
+    pub fn transfer_unissued(&mut self, mut done: impl FnMut(u64, Result<usize, Errno>)) {
+        while self.unissued() > 0 {
+            let last = self.tail.wrapping_sub(1);
+            let mask = self.word(self.submission.mask).load(Relaxed);
+            // SAFETY: within the array by its mask; `push` wrote it, and the kernel only takes entries when this thread enters it.
+            let Entry { opcode, fd, offset, addr, len, token, .. } =
+                unsafe { self.entries.at.cast::<Entry>().add((last & mask) as usize).read() };
+            let result = match opcode {
+                // SAFETY: the memory lives and is free to be written, by the promise of `push`.
+                OP_READ => unsafe { sys::pread_full(fd, addr as *mut u8, len as usize, offset) },
+                // SAFETY: the vectors and what they refer to live, by the promise of `push`.
+                OP_WRITEV => unsafe { sys::pwritev(fd, core::slice::from_raw_parts(addr as *const IoVec, len as usize), offset) },
+                _ => return, // polls have no other way
+            };
+            self.tail = last;
+            self.word(self.submission.tail).store(last, Release);
+            done(token, result);
+        }
     }
 
     /// Whether there is a completion.
@@ -342,7 +376,7 @@ mod tests {
                 assert!(!unsafe { ring.push(Entry::poll_remove(0, 0)) }, "the queue is full");
                 let mut seen = [false; 4];
                 while seen != [true; 4] {
-                    ring.wait(None);
+                    ring.wait(None).expect("allowed");
                     while let Some(done) = ring.completion() {
                         assert_eq!((done.result, done.more()), (64, false));
                         seen[(done.token - round * 4) as usize] = true;
@@ -357,10 +391,10 @@ mod tests {
             // SAFETY: refers to no memory.
             assert!(unsafe { ring.push(Entry::poll(read.raw(), 7)) });
             for _ in 0..2 {
-                ring.wait(Some(1_000_000));
+                ring.wait(Some(1_000_000)).expect("allowed");
                 assert!(ring.completion().is_none(), "the time has passed");
                 sys::write(write.raw(), b"x").expect("a byte");
-                ring.wait(None);
+                ring.wait(None).expect("allowed");
                 let done = ring.completion().expect("it can be read");
                 assert!(done.token == 7 && done.more() && done.result & libc::POLLIN as i32 != 0, "{done:?}");
                 sys::read(read.raw(), &mut [0; 8]).expect("a byte");
@@ -369,7 +403,7 @@ mod tests {
             assert!(unsafe { ring.push(Entry::poll_remove(7, 8)) });
             let mut tokens = Vec::new();
             while tokens.len() < 2 {
-                ring.wait(None);
+                ring.wait(None).expect("allowed");
                 tokens.extend(core::iter::from_fn(|| ring.completion()).map(|done| done.token));
             }
             tokens.sort_unstable();

@@ -114,8 +114,8 @@ impl Builder {
         self.regions_max = regions.max(1);
         self
     }
-    /// The most bytes of all regions together. The default is 128 GiB, or less under a limit on address space. The pager's tables
-    /// take address space in proportion, and memory only as pages are used.
+    /// The most bytes of all regions together. The default is 128 GiB, but at most eight times the machine's memory, and four times
+    /// a limit on address space. The pager's tables take 6 % of it as address space, and memory only as pages are used.
     pub fn managed_max(mut self, bytes: u64) -> Self {
         self.managed_max = bytes;
         self
@@ -189,8 +189,7 @@ impl Builder {
         let cluster_pages = setup::cluster_pages((memory >> PAGE_SHIFT).min(1 << 28) as u32);
         let cpus = if delivery == Delivery::Threads { allowed_cpus() } else { Vec::new() };
         let pages_max = (self.managed_max >> PAGE_SHIFT).clamp(1, 1 << 32);
-        // The tables are made by allocations that end the process if they fail. So the largest is tried first: 32 bytes a page.
-        if Vec::<u8>::new().try_reserve_exact(pages_max as usize * 33).is_err() {
+        if !has_room_for_tables(pages_max, self.regions_max) {
             return Err(Error::Resources(os(libc::ENOMEM)));
         }
 
@@ -363,14 +362,32 @@ impl Owner {
     }
 }
 
-/// The default of [`Builder::managed_max`]: RLIMIT_AS limits the address space of the tables.
+/// Address space of the largest tables, in bytes: for each page where it is in swap and its entry of the page table, and for each
+/// region its root. (See `overspill_swap::SwapPager` and `overspill_vm::page_table`.)
+const PAGE_TABLES: [usize; 2] = [160, 64];
+const ROOT_BYTES: usize = 512 << 10;
+/// What the others take, with room to spare.
+const OTHER_BYTES: usize = 64 << 20;
+
+/// Whether there is address space for the tables. They are made by allocations that end the process if they fail, so the largest are
+/// tried here, all at a time.
+fn has_room_for_tables(pages_max: u64, regions_max: u16) -> bool {
+    let regions = regions_max as usize;
+    // swap has room for some pages more in each region
+    let pages = pages_max as usize + 32 * regions;
+    let mut tables = PAGE_TABLES.map(|bytes| (pages * bytes, Vec::<u8>::new())).to_vec();
+    tables.extend([regions * ROOT_BYTES, OTHER_BYTES].map(|bytes| (bytes, Vec::new())));
+    tables.iter_mut().all(|(bytes, table)| table.try_reserve_exact(*bytes).is_ok())
+}
+
+/// The default of [`Builder::managed_max`].
 fn managed_max() -> u64 {
+    let most = (128 << 30).min(8 * machine_bytes());
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes the structure.
     let asked = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
-    let most = 128 << 30;
-    // about 128 bytes of tables' address space per page; a quarter of the limit may go to them
-    if asked != 0 || limit.rlim_cur == libc::RLIM_INFINITY { most } else { (limit.rlim_cur * 8).clamp(64 << 20, most) }
+    // tables take about 6 % of this; a quarter of the limit may go to them
+    if asked != 0 || limit.rlim_cur == libc::RLIM_INFINITY { most } else { (limit.rlim_cur * 4).clamp(64 << 20, most) }
 }
 
 /// The machine's memory: the pager's tables grow with the budget, and no budget can be used beyond this.

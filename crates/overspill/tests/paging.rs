@@ -552,6 +552,15 @@ fn metadata_is_small() {
     assert_budget(&pager, 1);
 }
 
+/// Tables for which there was no address space ended the process. (A very large machine has it.)
+#[test]
+fn too_large_tables_are_an_error() {
+    let builder = || Pager::builder().memory(BUDGET);
+    for builder in [builder().managed_max(700 << 30), builder().managed_max(1 << 44), builder().regions_max(u16::MAX)] {
+        assert!(matches!(builder.build(), Ok(_) | Err(Error::Resources(_) | Error::Userfaultfd(_))));
+    }
+}
+
 /// Buffers took 2 % of a small budget all the time, and more with each CPU, though one thread that faults needs a few pages of
 /// them.
 #[test]
