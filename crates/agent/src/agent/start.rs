@@ -24,7 +24,7 @@ use overspill_linux::setup::{self, Options};
 use overspill_linux::status_file::StatusFile;
 use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::sys::{self, Errno, Fd};
-use overspill_linux::{area, uffd};
+use overspill_linux::{area, threads, uffd};
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::io::Write as _;
@@ -261,7 +261,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     let Some(engine) = Engine::from_name(engine.as_deref().unwrap_or("auto")) else {
         return Err("OVERSPILL_ENGINE is none of auto, io_uring, psync".into());
     };
-    let engine = match engine.resolve() {
+    let engine = match threads::resolve(engine) {
         Ok(engine) => engine,
         Err(e) => return Err(setup::SetupError::Engine(e).to_string()),
     };

@@ -110,14 +110,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
     }
     agent.threads.fetch_sub(1, Relaxed);
     follower.leave(&machine.host.following);
-    end_thread()
-}
-
-fn end_thread() -> ! {
-    loop {
-        // SAFETY: ends this thread only.
-        let _ = unsafe { sys::syscall6(libc::SYS_exit, 0, 0, 0, 0, 0, 0) };
-    }
+    threads::end()
 }
 
 impl Agent {
