@@ -104,6 +104,27 @@ fn a_process_ends_with_its_last_thread() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// Only the thread that served the control socket looked for that. A process without a socket lived for ever: a worker that could
+/// not enter the directory for sockets, for one.
+#[test]
+fn a_process_without_a_socket_ends_with_its_last_thread() {
+    if !able() {
+        return;
+    }
+    let dir = place("no-socket");
+    let program = build(&dir, "ends.c");
+    let program = program.to_str().expect("UTF-8");
+    for sockets in ["OVERSPILL_CONTROL=/no/such/place", "--unset=OVERSPILL_CONTROL"] {
+        for (how, status) in [("first", 0), ("killed", 128 + 31 /* SIGSYS */)] {
+            let options = ["--memory", "16M", "--swap", &swap_option(&dir, "")];
+            let r = run(&dir, &options, None, "/usr/bin/env".as_ref(), &[sockets, program, how]);
+            assert_eq!(r.output.status.code(), Some(status), "{sockets}, {how}: {:?}", r.output);
+        }
+    }
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// The kernel gives its reports of discards only when no fault waits to be read, and refuses to fill pages until a report has been
 /// read. A refused fault was given back to its thread, which faulted again: with more threads than the handlers could keep, there
 /// was always one to be read. Three discards were reported in three seconds, and three million fills refused.
