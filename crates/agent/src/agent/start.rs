@@ -4,7 +4,7 @@ use super::fork::ANCESTORS_MAX;
 use super::helper::{CHILDREN_MAX, IDLE, Request};
 use super::threads::allowed_cpus;
 use super::{AGENT, Agent, ControlPlace, HelperState, get};
-use crate::hooks::{self, HookStacks};
+use crate::hooks::{self, HookStacks, Text};
 use crate::symbols::table_of_addresses;
 use core::cell::UnsafeCell;
 use core::fmt::Write;
@@ -258,6 +258,15 @@ fn keep_stderr() {
 fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised: bool, again: bool) -> Result<(), String> {
     let fail = |message: &str| -> ! { refuse(Some(status), supervised, message) };
     let Ok(memory_bytes) = memory.parse::<u64>() else { return Err("OVERSPILL_MEMORY is not a number of bytes".into()) };
+    let text = match Text::open() {
+        Ok(text) => text,
+        Err(libc::EACCES | libc::EPERM) => {
+            return Err(
+                "it may be executed but not read, and the system does not let the agent change what such a program does".into()
+            );
+        }
+        Err(e) => return Err(format!("/proc/self/mem could not be opened: {}", std::io::Error::from_raw_os_error(e))),
+    };
     let policy = variable("OVERSPILL_POLICY");
     let policy = match policy.as_deref().unwrap_or(overspill_vm::policy::DEFAULT).parse() {
         Ok(policy) => policy,
@@ -381,7 +390,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         status_fd: AtomicI32::new(status_fd),
     }));
     // before there are other threads: a thread that sleeps in `syscall()` would return into the middle of a patch
-    if let Err(function) = hooks::install() {
+    if let Err(function) = hooks::install(text) {
         fail(&format!(
             "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
             function.to_string_lossy()
