@@ -126,9 +126,6 @@ impl ControlPlace {
         let name = if supervised { variable("OVERSPILL_NAME").unwrap_or_default() } else { String::new() };
         ControlPlace { directory, name }
     }
-    fn is_some(&self) -> bool {
-        !self.directory.is_empty()
-    }
 }
 
 // SAFETY: `request` is written by the holder of `slot` before `request_state` says so and read by the helper thread after; only

@@ -37,8 +37,8 @@ use crate::agent::{self, Agent};
 pub use forks::Fork;
 pub use limits::count_own;
 use overspill_linux::sys;
-pub use sites::install;
 use sites::{How, Verdict};
+pub use sites::{Text, install};
 pub use stacks::HookStacks;
 use threads::CloneArgs;
 

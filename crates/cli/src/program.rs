@@ -108,7 +108,8 @@ pub enum Unfit {
     NoInterpreter(PathBuf),
     /// An ELF header that makes no sense.
     Damaged,
-    /// It can be executed but not read, so nothing is known about it. (The kernel does not let it be traced or preloaded either.)
+    /// It can be executed but not read, so nothing is known about it. (The agent is loaded into it, but may not patch libc there:
+    /// the kernel gives its /proc/self/mem to root.)
     Unreadable,
 }
 
@@ -142,7 +143,9 @@ impl fmt::Display for Unfit {
                 write!(f, "needs {}, which does not exist", path.display())
             }
             Unfit::Damaged => f.write_str("is not a valid ELF file"),
-            Unfit::Unreadable => f.write_str("may be executed but not read, and the system loads no agent into such programs"),
+            Unfit::Unreadable => {
+                f.write_str("may be executed but not read, and the system does not let the agent change what such a program does")
+            }
         }
     }
 }

@@ -110,8 +110,9 @@ struct Job {
     told: u64,
 }
 
-/// Serves until the machine quits. Calls `look` once a second at least, except during a swapoff.
-pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &mut Follower, look: impl Fn()) {
+/// Serves until the machine quits; without a listener no commands, only failed devices. Calls `look` once a second at least, except
+/// during a swapoff.
+pub fn serve(machine: &Machine, engine: Engine, listener: Option<&Listener>, follower: &mut Follower, look: impl Fn()) {
     let mut clients = [const { None::<Client> }; CLIENTS_MAX];
     let mut job = None;
     let mut stays = Stays::off(); // a swapoff on the same-CPU handler's CPU would keep faults waiting
@@ -119,7 +120,7 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
         follower.look(&machine.host.following);
         stays.update(&machine.host.wake_policy);
         let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CLIENTS_MAX + 2];
-        polls[CLIENTS_MAX].fd = listener.socket.raw();
+        polls[CLIENTS_MAX].fd = listener.map_or(-1, |listener| listener.socket.raw());
         polls[CLIENTS_MAX + 1].fd = machine.shutdown.event();
         for (poll, client) in polls.iter_mut().zip(&clients) {
             poll.fd = client.as_ref().map_or(-1, |c| c.socket.raw());
@@ -141,7 +142,9 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
                 clients[i] = None;
             }
         }
-        if polls[CLIENTS_MAX].revents != 0 {
+        if let Some(listener) = listener
+            && polls[CLIENTS_MAX].revents != 0
+        {
             accept(listener, &mut clients, now);
         }
         if job.is_none() {

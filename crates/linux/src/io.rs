@@ -32,7 +32,11 @@ impl Engine {
             _ => return None,
         })
     }
-    /// Replaces `Auto` by what this machine offers.
+    /// Replaces `Auto` by what this machine offers. Makes a ring, and drops it.
+    ///
+    /// => no thread of the program's: some milliseconds after a ring was dropped, the kernel wakes each thread that made it or
+    /// issued by it, as a signal does, and what it waits in may end with EINTR (Linux 6.18, io_ring_exit_work in
+    /// io_uring/io_uring.c). A thread that has ended is not on the ring's list.
     ///
     /// # Errors
     /// The errno of io_uring_setup if io_uring was asked for by name and is refused.

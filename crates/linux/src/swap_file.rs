@@ -6,6 +6,7 @@
 use crate::control::Kind;
 use crate::device_spec::{DeviceSpec, FILES_MAX, Medium, NAME_MAX};
 use crate::sys::{self, Errno, Fd, sys};
+use core::sync::atomic::AtomicU32;
 pub use overspill_machine::files::DeviceName;
 use overspill_machine::files::{CHUNK, Chunk, Files, Pieces};
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
@@ -15,6 +16,10 @@ use std::os::unix::ffi::OsStrExt;
 
 /// The sizes that a file tries to grow by, the largest first. If the file system has less room than the smallest, it is not used.
 const CHUNKS: [u64; 3] = [CHUNK, CHUNK / 16, CHUNK / 256];
+/// How often a name is tried that others use for a moment, and the time between, in nanoseconds: a second in all, a guess.
+const NAME_TRIES: u32 = 1000;
+const NAME_WAIT_NS: u64 = 1_000_000;
+
 /// An open swap file.
 #[derive(Debug)]
 pub struct SwapFile {
@@ -270,9 +275,19 @@ impl SwapFile {
         Ok(Self::from_fd(fd, limit, Kind::File))
     }
 
+    /// A process that makes a file of the same name at the same time has an empty one there for a moment.
     fn named(path: &[u8]) -> Result<Fd, Errno> {
         let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        let fd = sys::open(path, flags, 0o600)?;
+        let mut tries = 0;
+        let fd = loop {
+            match sys::open(path, flags, 0o600) {
+                Err(libc::EEXIST) if tries < NAME_TRIES && sys::is_empty_or_gone(path) => {
+                    tries += 1;
+                    sys::futex_wait(&AtomicU32::new(0), 0, NAME_WAIT_NS);
+                }
+                opened => break opened?,
+            }
+        };
         sys::unlink(path)?;
         Ok(fd)
     }

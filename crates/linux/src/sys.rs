@@ -151,6 +151,18 @@ pub fn file_stat(fd: i32) -> Result<libc::stat, Errno> {
     Ok(stat)
 }
 
+/// Whether there is an empty file at this path, which ends with a zero byte, or nothing.
+pub fn is_empty_or_gone(path: &[u8]) -> bool {
+    assert_eq!(path.last(), Some(&0));
+    // SAFETY: all-zero bytes are a valid stat, which the kernel writes.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the path has an end, and it and the structure live over the call.
+    match unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut stat, libc::AT_SYMLINK_NOFOLLOW) } {
+        Ok(_) => stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_size == 0,
+        Err(errno) => errno == libc::ENOENT,
+    }
+}
+
 /// The flags that a file was opened with.
 ///
 /// # Errors

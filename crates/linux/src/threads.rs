@@ -15,6 +15,7 @@ use crate::same_cpu::Stays;
 use crate::sys::{self, Errno};
 use core::arch::asm;
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Runs the page daemon until the machine quits.
 ///
@@ -30,6 +31,49 @@ pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready:
         stays.update(&machine.host.wake_policy);
     });
     Ok(())
+}
+
+/// [`Engine::resolve`] in a bare thread, which has ended when this returns. So the kernel interrupts nobody for the ring.
+///
+/// # Errors
+/// As [`Engine::resolve`].
+pub fn resolve(engine: Engine) -> Result<Engine, Errno> {
+    struct Job {
+        engine: Engine,
+        result: Result<Engine, Errno>,
+        alive: AtomicU32,
+    }
+    extern "C" fn main(arg: *mut c_void) -> ! {
+        let job: *mut Job = arg.cast();
+        // SAFETY: the job below; its owner leaves these fields alone until this thread has ended.
+        unsafe { (*job).result = (*job).engine.resolve() };
+        end()
+    }
+    // If no thread can be made, the pager's own will fail, and say why.
+    let without = Ok(if engine == Engine::Uring { Engine::Uring } else { Engine::Psync });
+    let Ok(memory) = Memory::new() else { return without };
+    let mut job = Job { engine, result: without, alive: AtomicU32::new(1) };
+    let arg = &raw mut job;
+    // SAFETY: `main` and what it calls (system calls, and the pager's area) use no thread-local storage, and do not unwind. The job
+    // and the memory stay until the kernel has set the word to 0, which is the last that the thread does with them.
+    unsafe {
+        let alive = &(*arg).alive;
+        if spawn_in(&memory, main, arg.cast(), true, Some(alive)).is_ok() {
+            while alive.load(Acquire) != 0 {
+                sys::futex_wait_shared(alive, 1, u64::MAX);
+            }
+        }
+        memory.unmap();
+        (*arg).result
+    }
+}
+
+/// Ends this thread, and no other.
+pub fn end() -> ! {
+    loop {
+        // SAFETY: touches no memory.
+        let _ = unsafe { sys::syscall6(libc::SYS_exit, 0, 0, 0, 0, 0, 0) };
+    }
 }
 
 /// Bytes of a bare thread's stack, and of the guard below it, which ends a thread that overflows its stack.
@@ -57,11 +101,48 @@ fn errno_below() -> usize {
 /// # Safety
 /// `entry` must not use Rust's or libc's thread-local storage beyond errno, must not unwind, and `arg` must stay valid for it.
 pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_void, share_files: bool) -> Result<u32, Errno> {
-    let stack = area::map_anonymous(GUARD + STACK)?;
+    // SAFETY: the caller's promise; the memory is never given back.
+    Ok(unsafe { spawn_in(&Memory::new()?, entry, arg, share_files, None)? })
+}
+
+/// The memory of a bare thread: its stack, and its thread-local block with so many bytes below the thread pointer.
+struct Memory {
+    stack: *mut u8,
+    tls: *mut u8,
+    below: usize,
+}
+
+impl Memory {
+    fn new() -> Result<Self, Errno> {
+        let below = TLS_BELOW + errno_below();
+        Ok(Memory { stack: area::map_anonymous(GUARD + STACK)?, tls: area::map_anonymous(below + TLS_ABOVE)?, below })
+    }
+
+    /// # Safety
+    /// The thread has ended.
+    unsafe fn unmap(self) {
+        // SAFETY: the mappings that `new` made; nobody else has them.
+        unsafe {
+            area::unmap(self.stack, GUARD + STACK);
+            area::unmap(self.tls, self.below + TLS_ABOVE);
+        }
+    }
+}
+
+/// As [`spawn_bare`]. When the thread has ended and no longer uses its memory, the kernel sets `alive` to 0 and wakes its sleepers.
+///
+/// # Safety
+/// As [`spawn_bare`]. `memory` and `alive` stay until the thread has ended.
+unsafe fn spawn_in(
+    memory: &Memory,
+    entry: extern "C" fn(*mut c_void) -> !,
+    arg: *mut c_void,
+    share_files: bool,
+    alive: Option<&AtomicU32>,
+) -> Result<u32, Errno> {
+    let Memory { stack, tls, below } = *memory;
     // SAFETY: the lowest page of our own fresh mapping.
     unsafe { sys::syscall6(libc::SYS_mprotect, stack as usize, GUARD, libc::PROT_NONE as usize, 0, 0, 0)? };
-    let below = TLS_BELOW + errno_below();
-    let tls = area::map_anonymous(below + TLS_ABOVE)?;
     // SAFETY: both are our own fresh mappings. The block's head holds what code compiled for x86-64 ELF reads relative to fs: the
     // self pointers (0, 16), the dynamic thread vector (8, the caller's: only a dying thread's panic looks at it), the stack
     // protector's canary (40) and the pointer guard (48), copied from the calling thread.
@@ -82,6 +163,7 @@ pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_voi
     // (not CLONE_SYSVSEM: it would give the program a list of semaphores to undo, which it can tell from having none)
     let flags = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SETTLS;
     let flags = flags | if share_files { libc::CLONE_FILES } else { 0 };
+    let flags = flags | if alive.is_some() { libc::CLONE_CHILD_CLEARTID } else { 0 };
     let mask = sys::block_signals();
     let ret: isize;
     // SAFETY: the child starts on its own stack with `arg` and `entry` on top of it and never returns into this frame.
@@ -100,7 +182,7 @@ pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_voi
             in("rdi") flags as usize,
             in("rsi") stack as usize + GUARD + STACK - 16,
             in("rdx") 0usize,
-            in("r10") 0usize,
+            in("r10") alive.map_or(core::ptr::null_mut(), AtomicU32::as_ptr),
             in("r8") tls as usize + below,
             lateout("rcx") _, lateout("r11") _,
         );

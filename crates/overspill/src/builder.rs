@@ -23,6 +23,7 @@ use overspill_linux::{handler, threads};
 use overspill_vm::MEMORY_BYTES_MIN;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::PAGE_SHIFT;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::sync::mpsc::{self, Sender};
@@ -184,7 +185,9 @@ impl Builder {
         device_spec::has_place(&swap).map_err(|why| Error::Device(format!("the swap device compressed {why}")))?;
         let policy = self.policy.parse().map_err(Error::Policy)?;
         let engine = if self.manual_daemon { Engine::Psync } else { self.engine };
-        let engine = engine.resolve().map_err(|e| Error::Engine(os(e)))?;
+        let engine =
+            thread::scope(|scope| scope.spawn(move || engine.resolve()).join()).unwrap_or_else(|panic| resume_unwind(panic));
+        let engine = engine.map_err(|e| Error::Engine(os(e)))?;
         let delivery = if self.manual_daemon { Delivery::InThread } else { self.delivery };
         let cluster_pages = setup::cluster_pages((memory >> PAGE_SHIFT).min(1 << 28) as u32);
         let cpus = if delivery == Delivery::Threads { allowed_cpus() } else { Vec::new() };

@@ -17,7 +17,7 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 use overspill_linux::control::Packet;
 use overspill_linux::descriptors::{self, PACK_MAX};
-use overspill_linux::device_spec::{DeviceSpec, FILES_MAX};
+use overspill_linux::device_spec::FILES_MAX;
 use overspill_linux::devices;
 use overspill_linux::family::ASK_NS;
 use overspill_linux::family::shares::MemberId;
@@ -460,7 +460,7 @@ impl Agent {
         if let Some(spec) = &self.child_device {
             // behind its copy of the compressed device, if the parent's files were behind it
             let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };
-            let files = Self::new_swap_files(spec)?;
+            let files = SwapFiles::open(spec).map_err(|(e, _)| e)?;
             let device = devices::add_files(devices, &files, priority).map_err(|_| NoPager::Devices)?;
             map.files[device.0 as usize] = Some(files);
             map.names[device.0 as usize].set(spec.name().as_encoded_bytes());
@@ -485,17 +485,6 @@ impl Agent {
         if before >= 0 {
             sys::disable_huge_pages(before);
         }
-    }
-
-    /// Makes new files in the same places. If a place is a file's name, a sibling that does the same may use it for a moment.
-    fn new_swap_files(spec: &DeviceSpec) -> Result<SwapFiles, Errno> {
-        for _ in 0..1000 {
-            match SwapFiles::open(spec) {
-                Err((libc::EEXIST, _)) => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
-                result => return result.map_err(|(e, _)| e),
-            }
-        }
-        Err(libc::EEXIST)
     }
 
     /// Makes a status block of its own, at the address of the parent's.

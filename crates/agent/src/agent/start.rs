@@ -4,7 +4,7 @@ use super::fork::ANCESTORS_MAX;
 use super::helper::{CHILDREN_MAX, IDLE, Request};
 use super::threads::allowed_cpus;
 use super::{AGENT, Agent, ControlPlace, HelperState, get};
-use crate::hooks::{self, HookStacks};
+use crate::hooks::{self, HookStacks, Text};
 use crate::symbols::table_of_addresses;
 use core::cell::UnsafeCell;
 use core::fmt::Write;
@@ -20,11 +20,10 @@ use overspill_linux::native::Piece;
 use overspill_linux::ranges::Flags;
 use overspill_linux::record::Recorder;
 use overspill_linux::sanitizers::SANITIZERS;
-use overspill_linux::setup::{self, Options};
+use overspill_linux::setup::{self, Options, SetupError};
 use overspill_linux::status_file::StatusFile;
-use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::sys::{self, Errno, Fd};
-use overspill_linux::{area, uffd};
+use overspill_linux::{area, threads, uffd};
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::io::Write as _;
@@ -211,10 +210,17 @@ pub(super) fn serve(memory: &str) {
     STARTING.supervised.store(supervised, Relaxed);
     STARTING.status.store(core::ptr::from_ref(status).cast_mut(), Release);
     grow_stack();
-    match serve_with(memory, status, status_fd, supervised) {
+    match serve_with(memory, status, status_fd, supervised, again) {
         Ok(()) => {}
         Err(why) if supervised && !again => refuse(Some(status), supervised, &why),
-        Err(why) => go_without(status_fd, &why),
+        Err(why) => {
+            // (An emulator goes on as it was. Its pager's threads are there.)
+            if again && sys::thread_count() == Ok(1) {
+                status.message.set(why.as_bytes());
+                status.outcome.store(Outcome::Left as u32, Release);
+            }
+            go_without(status_fd, &why);
+        }
     }
 }
 
@@ -249,9 +255,18 @@ fn keep_stderr() {
 }
 
 /// Sets up and starts the pager. Failures that show before the program's memory is touched are returned as errors.
-fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised: bool) -> Result<(), String> {
+fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised: bool, again: bool) -> Result<(), String> {
     let fail = |message: &str| -> ! { refuse(Some(status), supervised, message) };
     let Ok(memory_bytes) = memory.parse::<u64>() else { return Err("OVERSPILL_MEMORY is not a number of bytes".into()) };
+    let text = match Text::open() {
+        Ok(text) => text,
+        Err(libc::EACCES | libc::EPERM) => {
+            return Err(
+                "it may be executed but not read, and the system does not let the agent change what such a program does".into()
+            );
+        }
+        Err(e) => return Err(format!("/proc/self/mem could not be opened: {}", std::io::Error::from_raw_os_error(e))),
+    };
     let policy = variable("OVERSPILL_POLICY");
     let policy = match policy.as_deref().unwrap_or(overspill_vm::policy::DEFAULT).parse() {
         Ok(policy) => policy,
@@ -261,9 +276,9 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     let Some(engine) = Engine::from_name(engine.as_deref().unwrap_or("auto")) else {
         return Err("OVERSPILL_ENGINE is none of auto, io_uring, psync".into());
     };
-    let engine = match engine.resolve() {
+    let engine = match threads::resolve(engine) {
         Ok(engine) => engine,
-        Err(e) => return Err(setup::SetupError::Engine(e).to_string()),
+        Err(e) => return Err(SetupError::Engine(e).to_string()),
     };
     let swap = std::env::var_os("OVERSPILL_SWAP").filter(|v| !v.is_empty()).unwrap_or_else(|| "file:/tmp".into());
     let mut swap = match device_spec::parse_list(&swap) {
@@ -275,14 +290,6 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     let only_memory = swap.iter().all(|d| matches!(d.medium, Medium::Compressed(_)));
     let default = || (!only_memory).then(|| DeviceSpec::file(std::env::temp_dir()));
     let child_device = file.cloned().or_else(default);
-    if !supervised {
-        // One process has a block device; its descendants use the others, or a file of their own.
-        swap.retain(|d| !matches!(d.medium, Medium::Block { .. }) || SwapFiles::open(d).is_ok());
-        if swap.is_empty() || device_spec::has_place(&swap).is_err() {
-            swap.extend(child_device.clone());
-            device_spec::settle_priorities(&mut swap, core::iter::empty());
-        }
-    }
     // Only the process that `overspill trace record` started is recorded, and none of its descendants.
     let record = match variable("OVERSPILL_RECORD").filter(|_| supervised).map(|path| Recorder::open(path.as_ref())) {
         Some(Err(e)) => return Err(format!("the recording could not be begun: {e}")),
@@ -290,36 +297,52 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     };
     let control = ControlPlace::new(supervised);
     let cpus = allowed_cpus();
-    let options = Options {
-        memory_bytes,
-        swap: &swap,
-        policy,
-        engine,
-        delivery: Delivery::Threads,
-        load_control: record.is_none() && variable("OVERSPILL_LOAD_CONTROL").as_deref() != Some("no"),
-        follow_pointers: record.is_none() && variable("OVERSPILL_FOLLOW_POINTERS").as_deref() != Some("no"),
-        encrypt: variable("OVERSPILL_ENCRYPT").as_deref() != Some("no"),
-        pages_max: pages_max(),
-        objects_max: 1,
-        // Readahead would hide references.
-        ahead_pages_max: record.is_some().then_some(1),
-        decisions_max: 0,
-    };
+    let encrypt = variable("OVERSPILL_ENCRYPT").as_deref() != Some("no");
     let heap = heap_range();
-    let machine = match setup::machine(&options, status) {
+    let made = loop {
+        let options = Options {
+            memory_bytes,
+            swap: &swap,
+            policy,
+            engine,
+            delivery: Delivery::Threads,
+            load_control: record.is_none() && variable("OVERSPILL_LOAD_CONTROL").as_deref() != Some("no"),
+            follow_pointers: record.is_none() && variable("OVERSPILL_FOLLOW_POINTERS").as_deref() != Some("no"),
+            encrypt,
+            pages_max: pages_max(),
+            objects_max: 1,
+            // Readahead would hide references.
+            ahead_pages_max: record.is_some().then_some(1),
+            decisions_max: 0,
+        };
+        let made = setup::machine(&options, status);
+        // One process has a block device. Its descendants use the others, or a file of their own. So does this program if it was
+        // paged before its exec, and a forked child still has the device.
+        let refused = match &made {
+            Err(SetupError::Swap(_, place)) if !supervised || again => swap.iter().position(|device| is_block_at(device, place)),
+            _ => None,
+        };
+        let Some(refused) = refused else { break made };
+        swap.remove(refused);
+        if swap.is_empty() || device_spec::has_place(&swap).is_err() {
+            swap.extend(child_device.clone());
+            device_spec::settle_priorities(&mut swap, core::iter::empty());
+        }
+    };
+    let machine = match made {
         Ok(mut machine) => {
             machine.host.record = record;
             machine.host.halt_polls = variable("OVERSPILL_HALT_POLL").as_deref() != Some("no");
             let core = machine.core.lock();
             let pages = core.vm.limit();
-            let buffers = core.vm.charge_total() as u32 + setup::buffers_max(pages, cpus.len(), options.encrypt);
+            let buffers = core.vm.charge_total() as u32 + setup::buffers_max(pages, cpus.len(), encrypt);
             drop(core);
             let has_space = limit(libc::RLIMIT_AS).is_none();
             let common = variable("OVERSPILL_FAMILY").and_then(|path| Family::join(path.as_ref(), pages, buffers, has_space));
             let own = || Family::new(pages, buffers, if has_space { MEMBERS_MAX } else { MEMBERS_FEW });
             match common.map_or_else(own, Ok) {
                 Ok(family) => machine.host.family = Some(family),
-                Err(e) => return Err(setup::SetupError::Memory(e).to_string()),
+                Err(e) => return Err(SetupError::Memory(e).to_string()),
             }
             status.counters.family_budget_bytes.set(u64::from(pages) << PAGE_SHIFT);
             status.counters.family_members.set(1);
@@ -330,12 +353,12 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     machine.set_supervised(supervised);
     match sys::event() {
         Ok(event) => machine.shutdown.set_event(event.into_raw()),
-        Err(e) => fail(&setup::SetupError::Memory(e).to_string()),
+        Err(e) => fail(&SetupError::Memory(e).to_string()),
     }
     if let Some(record) = &machine.host.record {
         machine.core.lock().vm.set_mapped_max(record.mapped_pages_max());
     }
-    let here = page_of_this_process().unwrap_or_else(|e| fail(&setup::SetupError::Memory(e).to_string()));
+    let here = page_of_this_process().unwrap_or_else(|e| fail(&SetupError::Memory(e).to_string()));
     here.store(1, Relaxed);
     let stacks = HookStacks::new().unwrap_or_else(|_| fail("no memory for the pager's stacks"));
     let agent: &'static Agent = Box::leak(Box::new(Agent {
@@ -367,14 +390,14 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         status_fd: AtomicI32::new(status_fd),
     }));
     // before there are other threads: a thread that sleeps in `syscall()` would return into the middle of a patch
-    if let Err(function) = hooks::install() {
+    if let Err(function) = hooks::install(text) {
         fail(&format!(
             "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
             function.to_string_lossy()
         ));
     }
     if let Err(e) = agent.start_threads() {
-        fail(&setup::SetupError::Memory(e).to_string());
+        fail(&SetupError::Memory(e).to_string());
     }
     agent.family().arrive(machine);
     // Not before faults are served, because libc has just used the program's allocator. (Without randomisation of addresses the
@@ -390,6 +413,11 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     status.outcome.store(Outcome::Running as u32, Release);
     AGENT.store(core::ptr::from_ref(agent).cast_mut(), Release);
     Ok(())
+}
+
+/// Whether this is a block device, or several, one of which is at `place`.
+fn is_block_at(device: &DeviceSpec, place: &str) -> bool {
+    matches!(device.medium, Medium::Block { .. }) && device.names().any(|name| name.to_string_lossy() == place)
 }
 
 /// A word of zero, on a page of its own that a fork's child finds empty.

@@ -82,9 +82,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
             let handlers = handlers();
             let one = handlers.len() > 1;
             failed = failed.or(agent.spawn(Role::Helper, true).err());
-            if agent.control.is_some() {
-                failed = failed.or(agent.spawn(Role::Control, true).err());
-            }
+            failed = failed.or(agent.spawn(Role::Control, true).err());
             for cpu in handlers {
                 failed = failed.or(agent.spawn(Role::Handler(cpu, one), true).err());
             }
@@ -110,14 +108,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
     }
     agent.threads.fetch_sub(1, Relaxed);
     follower.leave(&machine.host.following);
-    end_thread()
-}
-
-fn end_thread() -> ! {
-    loop {
-        // SAFETY: ends this thread only.
-        let _ = unsafe { sys::syscall6(libc::SYS_exit, 0, 0, 0, 0, 0, 0) };
-    }
+    threads::end()
 }
 
 impl Agent {
@@ -216,7 +207,7 @@ impl Agent {
         }
     }
 
-    /// The control thread. If there can be no socket, it ends, and commands cannot reach the process.
+    /// The control thread. If there can be no socket, commands cannot reach the process; the rest of its work goes on.
     pub(super) fn control(&self, follower: &mut Follower) {
         let first = self.machine.is_supervised();
         if !first {
@@ -230,11 +221,10 @@ impl Agent {
         }
         let _ = write!(file, ".sock");
         // before it follows: the program may be giving up the right to enter the directory
-        let listener = control_server::listen(&self.control.directory, file.bytes());
+        let directory = Some(&self.control.directory).filter(|directory| !directory.is_empty());
+        let listener = directory.and_then(|directory| control_server::listen(directory, file.bytes()).ok());
         follower.look(&self.machine.host.following);
-        if let Ok(listener) = listener {
-            control_server::serve(self.machine, self.engine, &listener, follower, || self.end_with_program());
-        }
+        control_server::serve(self.machine, self.engine, listener.as_ref(), follower, || self.end_with_program());
     }
 
     /// If all threads of the program have ended without a hook to see it, ends the process as the first of them has ended. (A

@@ -14,7 +14,7 @@
 use super::on_syscall;
 use core::arch::global_asm;
 use core::ffi::CStr;
-use overspill_linux::sys;
+use overspill_linux::sys::{self, Errno};
 
 /// The function of libc that makes a system call.
 enum Function {
@@ -225,7 +225,7 @@ unsafe extern "C" {
 ///
 /// # Errors
 /// The function whose site was not recognised, or that could not be patched. Sites before it stay patched (and harmless).
-pub fn install() -> Result<(), &'static CStr> {
+pub fn install(text: Text) -> Result<(), &'static CStr> {
     // libc's own, and not those of another library (tcmalloc has an mmap, torsocks a syscall)
     // SAFETY: names end with a zero. libc is loaded already, so no code is run, and it is never unloaded.
     let libc_itself = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -257,7 +257,6 @@ pub fn install() -> Result<(), &'static CStr> {
         }
         (*call, setxid) = (at, target);
     }
-    let text = Text::open().ok_or(c"/proc/self/mem")?;
     let stubs = near(function(c"mmap")).ok_or(c"mmap")?;
     for (i, ((place, nr), site)) in SITES.iter().zip(sites).enumerate() {
         let Some(site) = site else { continue };
@@ -432,11 +431,13 @@ fn write_stub(stub: usize, nr: libc::c_long, resume: usize) {
 }
 
 /// The program's text, to be written through /proc/self/mem, which needs no writable and executable mapping.
-struct Text(sys::Fd);
+pub struct Text(sys::Fd);
 
 impl Text {
-    fn open() -> Option<Self> {
-        sys::open(b"/proc/self/mem\0", libc::O_RDWR | libc::O_CLOEXEC, 0).ok().map(Text)
+    /// # Errors
+    /// EACCES if the program may be executed but not read: its /proc/self/mem is root's, as it must give nothing away. As open(2).
+    pub fn open() -> Result<Self, Errno> {
+        sys::open(b"/proc/self/mem\0", libc::O_RDWR | libc::O_CLOEXEC, 0).map(Text)
     }
     fn write(&self, at: usize, bytes: &[u8]) -> Option<()> {
         // SAFETY: replaces the bytes of libc's text that were checked to be one site, in our own copy of the page, while the

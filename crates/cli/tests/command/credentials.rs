@@ -1,6 +1,6 @@
 //! Programs that give up rights under `overspill run`: no process gains a right.
 
-use crate::common::{PATIENCE, able, build, overspill, place};
+use crate::common::{PATIENCE, able, build, copy, overspill, patiently, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{BufRead, BufReader};
@@ -306,5 +306,38 @@ fn an_impostor_is_told_nothing() {
     }
     sleeper.kill().expect("kill");
     sleeper.wait().expect("wait");
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// An ordinary user's program started one that may be executed but not read. The agent is loaded into that, but may not patch libc
+/// there. It ended the program with status 125, and the message blamed libc.
+#[test]
+fn a_program_that_may_not_be_read_runs_unpaged() {
+    if !root() {
+        return;
+    }
+    let dir = place("unreadable");
+    let mode = |file: &Path, mode| std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    mode(&dir, 0o755);
+    let [command, hidden] = ["overspill", "hidden"].map(|name| dir.join(name)); // where another user can reach them
+    copy(&overspill(), &command);
+    let agent = "liboverspill_agent.so";
+    copy(&overspill().with_file_name(agent), &dir.join(agent));
+    copy("/bin/echo".as_ref(), &hidden);
+    mode(&hidden, 0o711);
+    let nobody = |script: &str| {
+        let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace"];
+        let mut run = patiently("setpriv"); // (the capability allows a userfaultfd, and opens no file)
+        run.args(user).arg(&command).args(["run", "-m", "64M", "--", "sh", "-c", script]).arg(&hidden);
+        let output = run.env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR").output().expect("timeout runs");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let why = "(hidden) runs without paging: it may be executed but not read";
+    for script in ["\"$0\" ran; true", "exec \"$0\" ran"] {
+        let (said, warned) = nobody(script);
+        assert_eq!(said, "ran\n", "{script}: {warned}");
+        assert!(warned.contains(why), "{script}: {warned}");
+        assert_eq!(warned.contains("the program ran without paging from some time on"), script.starts_with("exec"), "{warned}");
+    }
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }

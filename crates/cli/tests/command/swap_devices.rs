@@ -579,3 +579,40 @@ fn a_program_that_is_started_has_a_file_in_place_of_a_block_device() {
     drop(device);
     fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// A program forked and then called exec, as daemons do that start themselves again. Its child still had the block device, so the
+/// new image had no swap, and ran without paging; the end of the run did not say so.
+#[test]
+fn a_program_that_execs_while_its_child_has_the_block_device_has_a_file() {
+    if !able() {
+        return;
+    }
+    let dir = place("exec-after-fork");
+    let Some(device) = Loop::new(&dir.join("disk")) else {
+        return println!("not run: no loop device can be had here");
+    };
+    let program = build(&dir, "exec_after_fork.c");
+    let mut command = patiently(overspill());
+    command.args(["run", "--memory", "16M", "--no-compress", "--swap", &format!("block:{}", device.0), "--"]).arg(&program);
+    let output = command.env("TMPDIR", &dir).output().expect("overspill runs");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "it is paged");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "the new image: right\nthe child: right\n", "{output:?}");
+    drop(device);
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// The end of the run was silent about a program that went on without paging from an exec on.
+#[test]
+fn the_end_of_a_run_tells_of_an_image_without_paging() {
+    if !able() {
+        return;
+    }
+    let output =
+        patiently(overspill()).args(["run", "--memory", "16M", "--", "env", "OVERSPILL_POLICY=none-such", "true"]).output();
+    let output = output.expect("overspill runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output:?}");
+    for part in ["(true) runs without paging: OVERSPILL_POLICY", "ran without paging from some time on: OVERSPILL_POLICY"] {
+        assert!(said.contains(part), "{said}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Swap files seen from outside, under real programs: how much disk they take, and what can be found in them.
 
 use crate::common::{PATIENCE, able, build, overspill, patiently, place, unique};
+use crate::runs::{no_swap_file_left, run, swap_option};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -606,5 +607,22 @@ fn a_forked_child_has_devices_of_its_own() {
         assert!(output.status.success(), "{words:?}: {output:?}");
     }
     pages.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Each process makes a swap file of its own, and takes its name away at once. Two that started at the same moment and were given
+/// one name collided, and one of them ran without paging.
+#[test]
+fn programs_that_start_at_once_share_a_name() {
+    if !able() {
+        return;
+    }
+    let dir = place("one-name");
+    let file = swap_option(&dir, "/file");
+    let starts = "for k in 1 2 3 4 5 6; do (for i in $(seq 30); do /bin/true; done) & done; wait";
+    let options = ["--memory", "64M", "--no-compress", "--swap", &file];
+    let r = run(&dir, &options, None, "/bin/sh".as_ref(), &["-c", starts]);
+    assert_eq!((r.output.status.code(), r.stderr()), (Some(0), String::new()));
+    no_swap_file_left(&dir);
     fs::remove_dir_all(&dir).expect("cleanup");
 }

@@ -17,6 +17,24 @@ fn right(memory: &str, case: &[&str]) -> Option<Run> {
     Some(r)
 }
 
+/// The agent tried io_uring in the program's first thread. Some milliseconds after the ring had been dropped, the kernel woke that
+/// thread for the ring's end, so that its first epoll_wait or sigtimedwait failed with EINTR, and nothing had come.
+#[test]
+fn a_wait_is_not_interrupted() {
+    if !able() {
+        return;
+    }
+    let dir = place("waits");
+    let program = build(&dir, "waits.c");
+    for engine in ["auto", "io_uring", "psync"] {
+        let options = ["--memory", "64M", "--engine", engine, "--swap", &swap_option(&dir, "")];
+        let r = run(&dir, &options, None, &program, &[]);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "nothing has come\n", "{engine}: {:?}", r.output);
+    }
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// There are 64 stacks for hooks. Threads that found none free looked again and again, so the threads that had one did not get a
 /// processor: 160 threads that map and unmap made no progress at all.
 #[test]
@@ -81,6 +99,27 @@ fn a_process_ends_with_its_last_thread() {
     for (how, status) in [("first", 0), ("killed", 128 + 31 /* SIGSYS */)] {
         let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[how]);
         assert_eq!(r.output.status.code(), Some(status), "{how}: {:?}", r.output);
+    }
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Only the thread that served the control socket looked for that. A process without a socket lived for ever: a worker that could
+/// not enter the directory for sockets, for one.
+#[test]
+fn a_process_without_a_socket_ends_with_its_last_thread() {
+    if !able() {
+        return;
+    }
+    let dir = place("no-socket");
+    let program = build(&dir, "ends.c");
+    let program = program.to_str().expect("UTF-8");
+    for sockets in ["OVERSPILL_CONTROL=/no/such/place", "--unset=OVERSPILL_CONTROL"] {
+        for (how, status) in [("first", 0), ("killed", 128 + 31 /* SIGSYS */)] {
+            let options = ["--memory", "16M", "--swap", &swap_option(&dir, "")];
+            let r = run(&dir, &options, None, "/usr/bin/env".as_ref(), &[sockets, program, how]);
+            assert_eq!(r.output.status.code(), Some(status), "{sockets}, {how}: {:?}", r.output);
+        }
     }
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
