@@ -5,6 +5,7 @@
 
 use crate::common::{PATIENCE, able, build, overspill, patiently, place};
 use crate::runs::{Run, no_swap_file_left, run, swap_option};
+use overspill_linux::control_client::has_ended;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -554,6 +555,44 @@ fn a_killed_supervisor_leaves_nothing() {
             if late {
                 let _ = Command::new("pkill").args(["-KILL", "-f", &mark]).status();
                 panic!("processes are left after {signal}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Descendants were looked for by their environment. Those that had set their title over it lived on after a kill of the run, for
+/// ever, and so did those whose first thread had ended. Servers do the one or the other.
+#[test]
+fn a_killed_supervisor_leaves_no_hidden_descendants() {
+    if !able() {
+        return;
+    }
+    let dir = place("hidden");
+    let program = build(&dir, "hidden.c");
+    for signal in ["TERM", "KILL"] {
+        let mut command = Command::new(overspill());
+        command.args(["run", "--memory", "16M", "--swap", &swap_option(&dir, ""), "--"]).arg(&program);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("overspill runs");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let pids: Vec<String> = lines.take(2).map(|line| line.expect("a process id")).collect();
+        assert_eq!(pids.len(), 2, "the children are hidden");
+        let lives = |pid: &&String| !has_ended(pid.parse().expect("an id"), Duration::ZERO);
+        let killed = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().expect("kill runs");
+        assert!(killed.success());
+        child.wait().expect("ends");
+        // all descendants have ended by now; if `overspill run` was killed, the keeper ends them
+        let start = Instant::now();
+        loop {
+            let left: Vec<_> = pids.iter().filter(lives).collect();
+            if left.is_empty() {
+                break;
+            }
+            if signal != "KILL" || start.elapsed() > PATIENCE {
+                let _ = Command::new("kill").arg("-KILL").args(&left).status();
+                panic!("of {pids:?}, {left:?} are left after {signal}");
             }
             std::thread::sleep(Duration::from_millis(50));
         }
