@@ -25,6 +25,9 @@ const _: () = assert!(DESCRIPTORS_MAX <= PACK_MAX);
 /// How old a descendant must be to get a control socket, in nanoseconds.
 const SOCKET_AFTER_NS: u64 = 200_000_000;
 
+/// How often the control thread looks after the program where it has no socket, in nanoseconds: as often as with one.
+const LOOK_NS: u64 = 1_000_000_000;
+
 pub(super) fn allowed_cpus() -> Vec<usize> {
     let mut cpus: Vec<usize> = sys::cpus_of(&sys::allowed_cpus()).take(16).collect();
     if cpus.is_empty() {
@@ -216,7 +219,8 @@ impl Agent {
         }
     }
 
-    /// The control thread. If there can be no socket, it ends, and commands cannot reach the process.
+    /// The control thread. If there can be no socket, commands cannot reach the process. It also looks after the program once a
+    /// second.
     pub(super) fn control(&self, follower: &mut Follower) {
         let first = self.machine.is_supervised();
         if !first {
@@ -233,8 +237,19 @@ impl Agent {
         let listener = control_server::listen(&self.control.directory, file.bytes());
         follower.look(&self.machine.host.following);
         if let Ok(listener) = listener {
-            control_server::serve(self.machine, self.engine, &listener, follower, || self.end_with_program());
+            control_server::serve(self.machine, self.engine, &listener, follower, || self.look_after_program());
         }
+        // there is no socket, or the pager ends
+        while !self.machine.shutdown.has_begun() {
+            self.look_after_program();
+            follower.wait(&self.machine.host.following, LOOK_NS);
+            follower.look(&self.machine.host.following);
+        }
+    }
+
+    fn look_after_program(&self) {
+        sys::close_voice_with_program();
+        self.end_with_program();
     }
 
     /// If all threads of the program have ended without a hook to see it, ends the process as the first of them has ended. (A
