@@ -3,7 +3,7 @@
 //! The programs are C sources in `tests/programs`, built here with cc. Without userfaultfd in full mode or cc these tests say so
 //! and pass; with CI set they fail.
 
-use crate::common::{PATIENCE, able, build, overspill, patiently, place};
+use crate::common::{PATIENCE, able, build, copy, overspill, patiently, place};
 use crate::runs::{Run, no_swap_file_left, run, swap_option};
 use overspill_linux::control_client::has_ended;
 use std::io::{BufRead as _, BufReader};
@@ -560,6 +560,25 @@ fn a_killed_supervisor_leaves_nothing() {
         }
         no_swap_file_left(&dir);
     }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// A run within a run of another installation loaded two agents. The second did not recognise libc's functions, which the first had
+/// patched, and blamed libc.
+#[test]
+fn a_run_within_a_run_of_another_installation() {
+    if !able() {
+        return;
+    }
+    let dir = place("nested");
+    let other = dir.join("overspill");
+    copy(&overspill(), &other);
+    copy(&overspill().with_file_name("liboverspill_agent.so"), &dir.join("liboverspill_agent.so"));
+    let inner = ["run", "--memory", "16M", "--swap", &swap_option(&dir, ""), "--", "echo", "both"];
+    let r = run(&dir, &["--memory", "64M", "--swap", &swap_option(&dir, "")], None, &other, &inner);
+    assert_eq!((r.output.status.code(), &r.output.stdout[..]), (Some(0), &b"both\n"[..]), "{:?}", r.output);
+    assert_eq!(r.stderr(), "");
+    no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
