@@ -65,6 +65,8 @@ pub enum Command {
     Keep {
         /// The mark of the run to watch.
         mark: String,
+        /// What shows that a process shares its budget.
+        family: Option<String>,
     },
     /// Replay recorded reference strings under policies and sizes of memory: the lab
     ///

@@ -121,7 +121,7 @@ fn main() -> ExitCode {
         args::Command::Swapon(args) => swapon::swapon(&args),
         args::Command::Swapoff(args) => swapon::swapoff(&args),
         args::Command::Check(args) => check::check(&args),
-        args::Command::Keep { mark } => Ok(keeper::keep(&mark)),
+        args::Command::Keep { mark, family } => Ok(keeper::keep(&mark, family.as_deref())),
         args::Command::Advise(args) => advise::advise(&args),
         args::Command::Sim(args) => sim::sim(&args),
         args::Command::Trace(args) => trace::trace(&args),

@@ -436,12 +436,15 @@ fn agent_places(executable: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// `LD_PRELOAD` with the agent first, then what was there.
+/// `LD_PRELOAD` with the agent first, then what was there, without the agent of a run around this one, which may be another
+/// installation's: two agents in one program would patch the same functions.
 pub fn preload(agent: &Path, before: Option<&OsStr>) -> OsString {
     let mut value = agent.as_os_str().to_owned();
     let separators = |b: &u8| *b == b':' || *b == b' ';
+    let is_agent =
+        |path: &[u8]| path == agent.as_os_str().as_bytes() || path.rsplit(|b| *b == b'/').next() == Some(AGENT.as_bytes());
     for library in before.unwrap_or_default().as_bytes().split(separators) {
-        if !library.is_empty() && library != agent.as_os_str().as_bytes() {
+        if !library.is_empty() && !is_agent(library) {
             value.push(":");
             value.push(OsStr::from_bytes(library));
         }
@@ -469,6 +472,8 @@ mod tests {
         assert_eq!(value(""), "/lib/agent.so");
         assert_eq!(value("a.so b.so:/c.so"), "/lib/agent.so:a.so:b.so:/c.so");
         assert_eq!(value("a.so:/lib/agent.so"), "/lib/agent.so:a.so", "nested runs load it once");
+        let others = "a.so:/other/liboverspill_agent.so liboverspill_agent.so:/x/not_liboverspill_agent.so";
+        assert_eq!(value(others), "/lib/agent.so:a.so:/x/not_liboverspill_agent.so", "nor that of another installation");
     }
 
     #[test]

@@ -151,7 +151,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
             Err(_) => command.env_remove("OVERSPILL_CONTROL").env_remove("OVERSPILL_NAME"),
         };
     }
-    let keeper = Keeper::start(&mut command)?;
+    let keeper = Keeper::start(&mut command, family.as_ref())?;
     let remove_stale_sockets = || {
         if let Ok(directory) = &sockets {
             control_client::remove_stale(directory);

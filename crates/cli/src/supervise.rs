@@ -99,12 +99,13 @@ struct Signals(libc::sigset_t);
 
 impl Signals {
     /// All signals to wait for: SIGCHLD, and those that can be passed on. Not those that a fault of the supervisor itself raises,
-    /// nor SIGTTOU, which its own output to a terminal may raise, nor SIGPIPE, which is ignored.
+    /// nor SIGTTIN and SIGTTOU, which its use of a terminal may raise, nor SIGPIPE and SIGXFSZ, which are ignored and which its own
+    /// writes raise. (SIGABRT may be among them: abort(3) unblocks it first.)
     fn to_wait_for() -> Self {
         use libc::*;
         let few = [
             SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGSTKFLT, SIGCHLD, SIGCONT, SIGTSTP, SIGURG, SIGVTALRM,
-            SIGPROF, SIGWINCH, SIGIO, SIGPWR,
+            SIGPROF, SIGWINCH, SIGIO, SIGPWR, SIGXCPU, SIGABRT,
         ];
         Self::of(few.into_iter().chain(SIGRTMIN()..=SIGRTMAX()))
     }

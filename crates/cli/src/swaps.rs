@@ -25,7 +25,7 @@ pub fn connect(program: &str) -> Result<Connection, Failure> {
     let pid = process(program)?;
     // the status block says which process is the program of a supervisor, and gives a good message if there is none
     let seen = status_file::find(pid).map_err(|error| Failure::with_status(NOTHING, error.to_string()))?;
-    Connection::open(seen.snapshot().pid).map_err(failed)
+    Connection::open(seen.program(pid)).map_err(failed)
 }
 
 /// The failure of the command for an error of a connection.

@@ -227,7 +227,7 @@ fn listener(socket: &OwnedFd, owner: u32) -> Option<u32> {
 }
 
 /// The real, effective and saved user ids of a process.
-fn users_of(pid: u32) -> Vec<u32> {
+pub(crate) fn users_of(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     line.split_whitespace().take(3).filter_map(|uid| uid.parse().ok()).collect()

@@ -79,6 +79,14 @@ impl FamilyFile {
     pub fn path(&self) -> PathBuf {
         status_file::path_of(&self.0)
     }
+
+    /// The device and the inode of the file, as the line in `/proc/PID/maps` of a process that has mapped it shows them after the
+    /// offset.
+    pub fn in_maps(&self) -> Option<String> {
+        let stat = rustix::fs::fstat(&self.0).ok()?;
+        let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        Some(format!("{major:02x}:{minor:02x} {} ", stat.st_ino))
+    }
 }
 
 /// A fork waits at most this long until the child's program goes on, and checks at this interval whether the child lives, in

@@ -9,7 +9,7 @@
 //! Invariant: a block is mapped only from a memory file that is sealed against shrinking and at least as long as a [`Status`], so
 //! a mapped block never raises SIGBUS, whatever its other owners do. Every field is an atomic, so any bytes are a valid `Status`.
 
-use crate::control_client::has_ended;
+use crate::control_client::{has_ended, users_of};
 use crate::sys;
 use overspill_vm::counters::{Info, TABLE};
 use overspill_vm::hold_times::HoldTimes;
@@ -187,12 +187,27 @@ impl StatusView {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(self.map.block())
     }
+
+    /// The process to ask for a change if this block was found for `named`: the program that the block names if `named` is the
+    /// `overspill run` that started it, else `named` itself.
+    ///
+    /// Any process can hold a block that names any other, so the block is not believed. The program must be a child of `named`, as
+    /// the kernel says. Children can be somebody else's: a process can become the parent of root's (PR_SET_CHILD_SUBREAPER). So
+    /// they must also have the same user, unless `named` is root's, whose program may have given up root.
+    pub fn program(&self, named: u32) -> u32 {
+        let program = self.map.block().pid.load(Relaxed);
+        let user = |pid| users_of(pid).first().copied();
+        let is_child = parent_of(&PathBuf::from(format!("/proc/{program}"))) == Some(named);
+        let may_have_started = user(named).is_some_and(|user_of_named| user_of_named == 0 || user(program) == Some(user_of_named));
+        if is_child && may_have_started { program } else { named }
+    }
 }
 
 /// The content of a status block at one moment. Counters that belong together may differ by the events of a microsecond.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The program's process id.
+    /// The program's process id, as whoever wrote the block says. Nothing may be done to that process for this reason alone: see
+    /// [`StatusView::program`].
     pub pid: u32,
     /// `None` for a value that this version does not know.
     pub outcome: Option<Outcome>,

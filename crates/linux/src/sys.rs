@@ -374,6 +374,25 @@ pub fn fd_of(tid: u32, fd: i32) -> Result<Fd, Errno> {
     }
 }
 
+/// If the program has closed the pipe, terminal or socket that the caller's table has as the voice, closes it there, too: who reads
+/// at its other end waits until everybody has. Looks at the first thread's standard input, output and error. Does not allocate.
+///
+/// The number stays taken, because a fork that is under way may be about to pass it on: now it is a file that nobody can write to.
+pub fn close_voice_with_program() {
+    let voice = voice();
+    let Ok(kept) = file_stat(voice) else { return };
+    let is_it = |file: Fd| file_stat(file.raw()).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (kept.st_dev, kept.st_ino));
+    let is_open = |fd| fd_of(getpid(), fd).map_or_else(|error| error != libc::EBADF, is_it); // other errors say nothing of it
+    let may_wait = matches!(kept.st_mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFCHR | libc::S_IFSOCK);
+    if may_wait
+        && !(libc::STDIN_FILENO..=libc::STDERR_FILENO).any(is_open)
+        && let Ok(process) = pidfd_open(getpid())
+    {
+        // SAFETY: takes numbers only, and the voice is a descriptor that only [`complain`] and forks use.
+        let _ = unsafe { sys!(libc::SYS_dup3, process.raw(), voice, libc::O_CLOEXEC) };
+    }
+}
+
 /// Writes a message about Overspill to standard error, in a line of its own. After [`set_voice`] it uses the standard error of the
 /// start, because the program's descriptor 2 may be anything by now. Does not allocate.
 pub fn complain(message: &[u8]) {

@@ -25,6 +25,7 @@ const _: () = assert!(DESCRIPTORS_MAX <= PACK_MAX);
 /// How old a descendant must be to get a control socket, in nanoseconds.
 const SOCKET_AFTER_NS: u64 = 200_000_000;
 
+
 pub(super) fn allowed_cpus() -> Vec<usize> {
     let mut cpus: Vec<usize> = sys::cpus_of(&sys::allowed_cpus()).take(16).collect();
     if cpus.is_empty() {
@@ -224,7 +225,10 @@ impl Agent {
         let directory = Some(&self.control.directory).filter(|directory| !directory.is_empty());
         let listener = directory.and_then(|directory| control_server::listen(directory, file.bytes()).ok());
         follower.look(&self.machine.host.following);
-        control_server::serve(self.machine, self.engine, listener.as_ref(), follower, || self.end_with_program());
+        control_server::serve(self.machine, self.engine, listener.as_ref(), follower, || {
+            sys::close_voice_with_program();
+            self.end_with_program();
+        });
     }
 
     /// If all threads of the program have ended without a hook to see it, ends the process as the first of them has ended. (A

@@ -214,6 +214,7 @@ fn can_live(filter: &[Instruction], engine: Engine) -> bool {
         libc::SYS_sendto,
         libc::SYS_pidfd_open,
         libc::SYS_pidfd_getfd,
+        libc::SYS_dup3,
         libc::SYS_prctl,
         libc::SYS_capget,
         libc::SYS_capset,

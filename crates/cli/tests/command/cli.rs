@@ -479,9 +479,11 @@ fn kill(pid: u32, signal: &str) {
     assert!(Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap().success());
 }
 
+/// XCPU, by which batch systems announce the end of a job's time, and ABRT, which systemd's watchdog sends, ended the supervisor
+/// and so the program, which never saw them.
 #[test]
 fn signals_are_passed_on() {
-    for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] {
+    for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "XCPU", "ABRT"] {
         let (mut child, mut out) = ready(&format!("trap 'echo got {signal}; exit 33' {signal}"));
         kill(child.id(), signal);
         let mut rest = String::new();

@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// Whether these tests can run: only root has rights to give up.
 fn root() -> bool {
@@ -246,6 +246,25 @@ fn sanitizers_are_refused_and_left_alone() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A paged program that waits for the end of its input, and its process id. It can be asked.
+fn sleeper() -> (Child, String) {
+    let mut sleeper = Command::new(overspill());
+    sleeper
+        .args(["run", "-m", "16M", "--policy", "use-once", "--", "sh", "-c", "echo $$; read end"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut sleeper = sleeper.spawn().expect("overspill runs");
+    let mut pid = String::new();
+    BufReader::new(sleeper.stdout.take().expect("a pipe")).read_line(&mut pid).expect("its process id");
+    let pid = pid.trim().to_owned();
+    let start = std::time::Instant::now();
+    while !Command::new(overspill()).args(["swaps", &pid]).output().expect("overspill runs").status.success() {
+        assert!(start.elapsed() < PATIENCE, "it has no control socket");
+        std::thread::sleep(std::time::Duration::from_millis(20)); // polling, with a limit
+    }
+    (sleeper, pid)
+}
+
 /// Root asked its own program for something. But another user had made the directory for sockets first, and that user's process got
 /// the request with descriptors of files and block devices. Now a process with another process id is told nothing, and a directory
 /// of another user is ignored.
@@ -258,17 +277,7 @@ fn an_impostor_is_told_nothing() {
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let sockets = dir.join("overspill");
     let make = |mode| std::fs::DirBuilder::new().mode(mode).create(&sockets).expect("a directory");
-    let mut sleeper = Command::new(overspill());
-    sleeper.args(["run", "-m", "16M", "--", "sh", "-c", "echo $$; read end"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut sleeper = sleeper.spawn().expect("overspill runs");
-    let mut pid = String::new();
-    BufReader::new(sleeper.stdout.take().expect("a pipe")).read_line(&mut pid).expect("its process id");
-    let pid = pid.trim().to_owned();
-    let start = std::time::Instant::now();
-    while !Command::new(overspill()).args(["swaps", &pid]).output().expect("overspill runs").status.success() {
-        assert!(start.elapsed() < PATIENCE, "it has no control socket");
-        std::thread::sleep(std::time::Duration::from_millis(20)); // polling, with a limit
-    }
+    let (mut sleeper, pid) = sleeper();
     let others_too = rustix::process::geteuid().is_root();
     for (mode, owner) in [(0o700, None), (0o755, Some(65534))] {
         if owner.is_some() && !others_too {
@@ -340,4 +349,38 @@ fn a_program_that_may_not_be_read_runs_unpaged() {
         assert_eq!(warned.contains("the program ran without paging from some time on"), script.starts_with("exec"), "{warned}");
     }
     std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Root asked a program of another user, and the change was made to a program of root's: the process that was named held a status
+/// block that named the other, and the commands believed it. Now they believe only that an `overspill run` has started its program.
+#[test]
+fn nobody_can_turn_a_request_onto_another_program() {
+    if !able() {
+        return;
+    }
+    let (mut victim, pid) = sleeper();
+    let run = victim.id().to_string();
+    let blocks: Vec<_> = std::fs::read_dir(format!("/proc/{run}/fd"))
+        .expect("its descriptors")
+        .map(|entry| entry.expect("a descriptor").path())
+        .filter(|path| std::fs::read_link(path).is_ok_and(|link| link.to_string_lossy().contains("overspill-status")))
+        .collect();
+    // this process is the one that is named: it has a block that names the victim
+    let block = std::fs::File::open(&blocks[0]).expect("the block");
+    let here = std::process::id().to_string();
+    let ask = |arguments: &[&str]| Command::new(overspill()).args(arguments).output().expect("overspill runs");
+    let device = format!("file:{}", std::env::temp_dir().display());
+    for request in [&["policy", &here, "fifo"][..], &["swaps", &here], &["swapon", &here, &device], &["swapoff", &here, "/tmp"]] {
+        let refused = ask(request);
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!((refused.status.code(), stderr.lines().count()), (Some(1), 1), "{request:?}: {refused:?}");
+        assert!(stderr.contains(&format!("process {here} has no control socket")), "{request:?}: {stderr}");
+    }
+    let has = |policy: &str| String::from_utf8_lossy(&ask(&["stat", &pid]).stdout).contains(policy);
+    assert!(has("use-once") && !has("fifo"), "nobody has changed it");
+    let changed = ask(&["policy", &run, "fifo"]); // what it is for
+    assert!(changed.status.success() && has("fifo"), "{changed:?}");
+    drop(block);
+    victim.kill().expect("kill");
+    victim.wait().expect("wait");
 }

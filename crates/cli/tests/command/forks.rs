@@ -1,10 +1,12 @@
 //! Forks of all kinds under `overspill run`.
 
-use crate::common::{able, build, overspill, patiently, place};
+use crate::common::{PATIENCE, able, build, overspill, patiently, place};
 use crate::runs::{Run, finds_all_bytes_right, no_swap_file_left, run, swap_option};
+use overspill_linux::control_client::has_ended;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// A child that was made by `clone()` or `syscall()`, and not by libc's fork, found zeroes where its parent's pages were out. And
 /// when the function that was given to `clone()` returned, the pager's threads kept the child alive for ever.
@@ -40,6 +42,29 @@ fn family(name: &str, suffix: &str, args: &[&str]) -> Option<Run> {
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
     Some(r)
+}
+
+/// The pager of a daemon kept the standard error that its program had closed, for its messages. So whoever read the output of the
+/// run waited for the daemon's end, for ever: `overspill run ... daemon 2>&1 | cat`.
+#[test]
+fn the_output_of_a_daemons_run_ends() {
+    if !able() {
+        return;
+    }
+    let dir = place("daemon");
+    let program = build(&dir, "daemon.c");
+    let mut command = patiently(overspill());
+    command.args(["run", "-m", "16M", "--swap", &swap_option(&dir, ""), "--"]).arg(program);
+    // reads its output to the end
+    let output = command.output().expect("overspill runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let daemon: u32 = text.trim().parse().unwrap_or_else(|_| panic!("no process id: {output:?}"));
+    assert!(!has_ended(daemon, Duration::ZERO), "the output has ended with the daemon, and not before: {output:?}");
+    assert_eq!((output.status.code(), &*String::from_utf8_lossy(&output.stderr)), (Some(0), ""));
+    let killed = Command::new("kill").args(["-KILL", &daemon.to_string()]).status().expect("kill runs");
+    assert!(killed.success() && has_ended(daemon, PATIENCE));
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
 /// A fork needed some free descriptors in the program's table. With a full table it failed with EMFILE, which forks never do

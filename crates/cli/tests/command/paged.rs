@@ -3,8 +3,9 @@
 //! The programs are C sources in `tests/programs`, built here with cc. Without userfaultfd in full mode or cc these tests say so
 //! and pass; with CI set they fail.
 
-use crate::common::{PATIENCE, able, build, overspill, patiently, place};
+use crate::common::{PATIENCE, able, build, copy, overspill, patiently, place};
 use crate::runs::{Run, no_swap_file_left, run, swap_option};
+use overspill_linux::control_client::has_ended;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -554,6 +555,63 @@ fn a_killed_supervisor_leaves_nothing() {
             if late {
                 let _ = Command::new("pkill").args(["-KILL", "-f", &mark]).status();
                 panic!("processes are left after {signal}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// A run within a run of another installation loaded two agents. The second did not recognise libc's functions, which the first had
+/// patched, and blamed libc.
+#[test]
+fn a_run_within_a_run_of_another_installation() {
+    if !able() {
+        return;
+    }
+    let dir = place("nested");
+    let other = dir.join("overspill");
+    copy(&overspill(), &other);
+    copy(&overspill().with_file_name("liboverspill_agent.so"), &dir.join("liboverspill_agent.so"));
+    let inner = ["run", "--memory", "16M", "--swap", &swap_option(&dir, ""), "--", "echo", "both"];
+    let r = run(&dir, &["--memory", "64M", "--swap", &swap_option(&dir, "")], None, &other, &inner);
+    assert_eq!((r.output.status.code(), &r.output.stdout[..]), (Some(0), &b"both\n"[..]), "{:?}", r.output);
+    assert_eq!(r.stderr(), "");
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Descendants were looked for by their environment. Those that had set their title over it lived on after a kill of the run, for
+/// ever, and so did those whose first thread had ended. Servers do the one or the other.
+#[test]
+fn a_killed_supervisor_leaves_no_hidden_descendants() {
+    if !able() {
+        return;
+    }
+    let dir = place("hidden");
+    let program = build(&dir, "hidden.c");
+    for signal in ["TERM", "KILL"] {
+        let mut command = Command::new(overspill());
+        command.args(["run", "--memory", "16M", "--swap", &swap_option(&dir, ""), "--"]).arg(&program);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("overspill runs");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let pids: Vec<String> = lines.take(2).map(|line| line.expect("a process id")).collect();
+        assert_eq!(pids.len(), 2, "the children are hidden");
+        let lives = |pid: &&String| !has_ended(pid.parse().expect("an id"), Duration::ZERO);
+        let killed = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().expect("kill runs");
+        assert!(killed.success());
+        child.wait().expect("ends");
+        // all descendants have ended by now; if `overspill run` was killed, the keeper ends them
+        let start = Instant::now();
+        loop {
+            let left: Vec<_> = pids.iter().filter(lives).collect();
+            if left.is_empty() {
+                break;
+            }
+            if signal != "KILL" || start.elapsed() > PATIENCE {
+                let _ = Command::new("kill").arg("-KILL").args(&left).status();
+                panic!("of {pids:?}, {left:?} are left after {signal}");
             }
             std::thread::sleep(Duration::from_millis(50));
         }
