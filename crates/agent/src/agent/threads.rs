@@ -25,7 +25,6 @@ const _: () = assert!(DESCRIPTORS_MAX <= PACK_MAX);
 /// How old a descendant must be to get a control socket, in nanoseconds.
 const SOCKET_AFTER_NS: u64 = 200_000_000;
 
-
 pub(super) fn allowed_cpus() -> Vec<usize> {
     let mut cpus: Vec<usize> = sys::cpus_of(&sys::allowed_cpus()).take(16).collect();
     if cpus.is_empty() {
