@@ -146,6 +146,20 @@ mmap(NULL, 4096, PROT_READ, MAP_SHARED, 3, 0x3000) = 0x7fc
     assert_eq!(told(text), ["/lib.so:0", "/lib.so:1", "/lib.so:2", "/lib.so:2!"]);
 }
 
+/// A 32-bit program that maps pages 8 to 11 of a file calls `mmap2` with 8, and strace prints 0x8000. These are lines of a real
+/// strace 6.1. They were taken for page 0x8000, which is beyond the file's end, and so for nothing.
+#[test]
+fn a_mapping_of_a_32_bit_program() {
+    let text = "\
+17294 open(\"/a\", O_RDONLY) = 3</a>
+17294 fstat64(3</a>, {st_mode=S_IFREG|0644, st_size=163840, ...}) = 0
+17294 mmap2(NULL, 16384, PROT_READ, MAP_PRIVATE, 3</a>, 0x8000) = 0xf7fe2000
+17294 exit(0)                           = ?
+17294 +++ exited with 0 +++
+";
+    assert_eq!(told(text), ["/a:8", "/a:9", "/a:10", "/a:11"]);
+}
+
 #[test]
 fn copies_inside_the_kernel() {
     let text = "\

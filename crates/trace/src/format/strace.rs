@@ -311,7 +311,7 @@ impl Strace {
                     self.set_size(pid, argument(0), size)?;
                 }
             }
-            b"mmap" | b"mmap2" | b"old_mmap" => self.map(pid, &arguments, name == b"mmap2", out)?,
+            b"mmap" | b"mmap2" | b"old_mmap" => self.map(pid, &arguments, out)?,
             b"chdir" => {
                 let path = self.path(pid, b"AT_FDCWD", argument(0))?;
                 *self.process(pid)?.directory.borrow_mut() = path.unwrap_or_default();
@@ -435,8 +435,9 @@ impl Strace {
         Ok(())
     }
 
-    /// `mmap(address, length, protection, flags, descriptor, offset)`; `mmap2` counts its offset in 4096 bytes.
-    fn map(&mut self, pid: u64, arguments: &[&[u8]], offset_in_pages: bool, out: &mut Builder) -> Result<(), String> {
+    /// `mmap(address, length, protection, flags, descriptor, offset)`. The kernel's `mmap2` counts its offset in 4096 bytes, but strace
+    /// prints it in bytes, as that of `mmap`.
+    fn map(&mut self, pid: u64, arguments: &[&[u8]], out: &mut Builder) -> Result<(), String> {
         let &[_, length, protection, flags, descriptor, offset] = arguments else { return Ok(()) };
         if protection == b"PROT_NONE" || has_flag(flags, b"MAP_ANONYMOUS") || has_flag(flags, b"MAP_FIXED") {
             return Ok(());
@@ -446,7 +447,6 @@ impl Strace {
         let number =
             |text: &[u8]| leading_number(text).map(i64::unsigned_abs).ok_or_else(|| format!("{} is not a number", quote(text)));
         let (length, offset) = (number(length)?, number(offset)?);
-        let offset = if offset_in_pages { offset.checked_mul(4096).ok_or("the offset exceeds 64 bits")? } else { offset };
         let length = match self.sizes.get(&path) {
             Some(size) => length.min(size.saturating_sub(offset)),
             None => length,
