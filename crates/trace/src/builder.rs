@@ -23,6 +23,8 @@ pub(crate) struct Builder {
     keep: Option<u64>,
     references_total: u64,
     pub marks: u64,
+    /// See [`Trace::unplaced`].
+    pub unplaced: u64,
     too_many: bool,
 }
 
@@ -48,6 +50,7 @@ impl Builder {
             keep,
             references_total: 0,
             marks: 0,
+            unplaced: 0,
             too_many: false,
         }
     }
@@ -159,6 +162,7 @@ impl Builder {
             page_bytes: self.page_bytes.unwrap_or(PAGE_BYTES),
             references_total: self.references_total,
             marks: self.marks,
+            unplaced: self.unplaced,
             guess,
             packing,
         })

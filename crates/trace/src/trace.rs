@@ -98,6 +98,8 @@ pub struct Trace {
     pub references_total: u64,
     /// Lines or records that were recognised as no references (marks, comments, other system calls).
     pub marks: u64,
+    /// Calls that moved bytes of a file, but do not tell at which place. Their pages are missing from `pages`.
+    pub unplaced: u64,
     /// The format, and how it was found.
     pub guess: Guess,
     /// How the file was packed.

@@ -160,6 +160,59 @@ fn a_mapping_of_a_32_bit_program() {
     assert_eq!(told(text), ["/a:8", "/a:9", "/a:10", "/a:11"]);
 }
 
+/// A program writes the first page of a file of 40 pages, and maps the file. The length was unknown, so the write was taken for it,
+/// and 39 of the 40 pages were left out in silence.
+#[test]
+fn a_write_does_not_tell_a_files_length() {
+    let open = "100 openat(AT_FDCWD, \"/a\", O_RDWR|O_CLOEXEC) = 3\n100 pwrite64(3, \"zzzz\"..., 4096, 0) = 4096\n";
+    let map = "100 mmap(NULL, 163840, PROT_READ, MAP_SHARED, 3, 0) = 0x7f6468df7000\n";
+    assert_eq!(told(&format!("{open}{map}")).len(), 1 + 40);
+    // A length that is known from the beginning is raised.
+    let new = open.replace("O_RDWR", "O_RDWR|O_CREAT|O_TRUNC");
+    assert_eq!(told(&format!("{new}{map}")), ["/a:0!", "/a:0"]);
+    let unique = open.replace("O_RDWR", "O_RDWR|O_CREAT|O_EXCL");
+    assert_eq!(told(&format!("{unique}{map}")), ["/a:0!", "/a:0"]);
+}
+
+/// The lengths that Rust's and newer C libraries ask for by statx, 32-bit programs by fstatat64, and others by a seek to the end,
+/// were not read. Each mapping here is of ten pages, in a file of 9000 bytes.
+#[test]
+fn calls_that_tell_a_files_length() {
+    for call in [
+        "fstat(3, {st_mode=S_IFREG|0644, st_size=9000, ...}) = 0",
+        "newfstatat(3, \"\", {st_mode=S_IFREG|0644, st_size=9000, ...}, AT_EMPTY_PATH) = 0",
+        "fstatat64(3, \"\", {st_mode=S_IFREG|0644, st_size=9000, ...}, AT_EMPTY_PATH) = 0",
+        "statx(3, \"\", AT_STATX_SYNC_AS_STAT|AT_EMPTY_PATH, STATX_ALL, {stx_mask=STATX_ALL|STATX_MNT_ID, stx_attributes=0, \
+         stx_mode=S_IFREG|0644, stx_size=9000, ...}) = 0",
+        "statx(3, NULL, AT_EMPTY_PATH, STATX_SIZE, {stx_mask=STATX_ALL, stx_mode=S_IFREG|0644, stx_size=9000, ...}) = 0",
+        "lseek(3, 0, SEEK_END) = 9000",
+        "lseek(3, -1000, SEEK_END) = 8000",
+        "_llseek(3, 0, [9000], SEEK_END) = 0",
+    ] {
+        let text =
+            format!("openat(AT_FDCWD, \"/a\", O_RDONLY) = 3\n{call}\nmmap(NULL, 40960, PROT_READ, MAP_SHARED, 3, 0) = 0x7f\n");
+        assert_eq!(told(&text), ["/a:0", "/a:1", "/a:2"], "{call}");
+    }
+    let other = "openat(AT_FDCWD, \"/a\", O_RDONLY) = 3\nstatx(AT_FDCWD, \"/b\", 0, STATX_ALL, {stx_size=5, ...}) = 0\n\
+                 lseek(3, 8192, SEEK_SET) = 8192\nmmap(NULL, 16384, PROT_READ, MAP_SHARED, 3, 0) = 0x7f\n";
+    assert_eq!(told(other).len(), 4, "neither another file's length nor a seek from the start");
+}
+
+/// A log of unknown length is appended to. The bytes were counted as its page 0.
+#[test]
+fn appends_to_a_file_of_unknown_length_are_not_placed() {
+    let open = "openat(AT_FDCWD, \"/log\", O_RDWR|O_APPEND) = 3\nopenat(AT_FDCWD, \"/a\", O_RDONLY) = 4\nread(4, \"\", 1) = 1\n";
+    let write = "write(3, \"y\"..., 4096) = 4096\n";
+    let unknown = format!("{open}{write}read(3, \"\", 4096) = 10\n{write}");
+    assert_eq!(told(&unknown), ["/a:0"]);
+    // The program reads where its write ended, which is unknown, too.
+    assert_eq!((decode(&unknown).unplaced, decode(&unknown).marks), (3, 5));
+    let later = format!("{open}{write}lseek(3, 0, SEEK_END) = 45056\n{write}");
+    assert_eq!((told(&later), decode(&later).unplaced), (vec!["/a:0".to_owned(), "/log:11!".to_owned()], 1));
+    let before = format!("{open}lseek(3, 0, SEEK_END) = 40960\n{write}");
+    assert_eq!((told(&before), decode(&before).unplaced), (vec!["/a:0".to_owned(), "/log:10!".to_owned()], 0));
+}
+
 #[test]
 fn copies_inside_the_kernel() {
     let text = "\
