@@ -116,6 +116,23 @@ fn times_numbers_and_no_numbers() {
     }
 }
 
+/// `strace --absolute-timestamps=unix` without `-f` puts whole seconds before a call, and no process id. Each second was taken for a
+/// new process, which had none of the files open, so most references were lost in silence, or began at offset 0 again.
+#[test]
+fn times_in_whole_seconds_are_not_process_ids() {
+    let text = "\
+1795975040 openat(AT_FDCWD, \"/a\", O_RDONLY|O_CLOEXEC) = 3</a>
+1795975040 read(3</a>, \"A\"..., 4096) = 4096
+1795975041 read(3</a>, \"B\"..., 4096) = 4096
+1795975042 read(3</a>, \"C\"..., 4096) = 4096
+1795975042 +++ exited with 0 +++
+";
+    let pages = ["/a:0", "/a:1", "/a:2"];
+    assert_eq!(told(text), pages);
+    assert_eq!(told(&text.replace("</a>", "")), pages, "without strace -y");
+    assert_eq!(told(&text.replace("179597504", "4194304 179597504")), pages, "with the greatest process id");
+}
+
 #[test]
 fn paths_beside_descriptors() {
     let text = "\

@@ -71,6 +71,8 @@ pub(super) struct Strace {
     torn: Vec<u8>,
 }
 
+/// No process id is greater: `PID_MAX_LIMIT` of Linux on 64 bits. A greater number before a call is a time in whole seconds.
+const PID_MAX: u64 = 4 << 20;
 /// Stands for the first process until its number is known. No process has it.
 const UNNUMBERED: u64 = 0;
 
@@ -131,7 +133,9 @@ impl Strace {
         } else {
             let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
             match line.get(digits) {
-                Some(b' ' | b'\t') if digits > 0 => (&line[..digits], line[digits..].trim_ascii_start()),
+                Some(b' ' | b'\t') if digits > 0 && decimal(&line[..digits]).is_none_or(|number| number <= PID_MAX) => {
+                    (&line[..digits], line[digits..].trim_ascii_start())
+                }
                 _ => return Ok((None, line.trim_ascii_start())),
             }
         };
@@ -567,7 +571,7 @@ fn is_clone(name: &[u8]) -> bool {
     matches!(name, b"clone" | b"clone2" | b"clone3" | b"fork" | b"vfork")
 }
 
-/// Drops a time of `strace -t`, `-tt`, `-ttt` or `-r`.
+/// Drops a time of `strace -t`, `-tt`, `-ttt`, `-r` or `--absolute-timestamps=unix`.
 fn without_time(line: &[u8]) -> &[u8] {
     let length = line.iter().take_while(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.')).count();
     match line.get(length) {
