@@ -230,6 +230,36 @@ fn appends_to_a_file_of_unknown_length_are_not_placed() {
     assert_eq!((told(&before), decode(&before).unplaced), (vec!["/a:0".to_owned(), "/log:10!".to_owned()], 0));
 }
 
+/// A program maps a file of 5 GiB. The trace was refused, since no request of more than 2^20 pages was held to be right. Requests
+/// have a limit in bytes, so that small pages do not make a valid trace a broken one.
+#[test]
+fn long_mappings_and_too_long_ones() {
+    let with = |call: &str, page_bytes: Option<u32>| {
+        let text = format!("openat(AT_FDCWD, \"/model\", O_RDONLY) = 3\n{call}\n");
+        let options = Options { format: Some(Format::Strace), page_bytes, ..Options::default() };
+        let trace = read_from(text.as_bytes(), Path::new("t"), 0, &options, &mut |_| {});
+        trace.map(|trace| trace.pages.len()).map_err(|error| error.to_string())
+    };
+    let known = |size: u64, length: u64| {
+        format!(
+            "fstat(3, {{st_mode=S_IFREG|0644, st_size={size}, ...}}) = 0\nmmap(NULL, {length}, PROT_READ, MAP_SHARED, 3, 0) = 0x7f"
+        )
+    };
+    assert_eq!(with(&known(5 << 30, 5 << 30), None), Ok(5 << 18));
+    assert_eq!(with(&known(8192, 1 << 40), None), Ok(2), "databases map more than their file has");
+    let too_long = with(&known(1 << 40, 1 << 40), None).unwrap_err();
+    assert!(too_long.contains("line 3") && too_long.contains("take a larger --page-size"), "{too_long}");
+    assert_eq!(with(&known(1 << 40, 1 << 40), Some(1 << 20)), Ok(1 << 20));
+    // The longest read that Linux has.
+    let read = |bytes: u64| format!("read(3, \"\"..., {bytes}) = {bytes}");
+    assert_eq!(with(&read(0x7fff_f000), Some(512)), Ok(0x3f_fff8));
+    for page_bytes in [512, 4096, 1 << 20] {
+        let error = with(&read(5 << 30), Some(page_bytes)).unwrap_err();
+        assert!(error.contains("one request of 5368709120 bytes"), "{error}");
+    }
+    assert!(with(&read(0x7fff_f000), Some(1)).unwrap_err().contains("take a larger --page-size"));
+}
+
 #[test]
 fn copies_inside_the_kernel() {
     let text = "\

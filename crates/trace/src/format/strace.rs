@@ -482,7 +482,7 @@ impl Strace {
             return Ok(());
         }
         let object = out.object(&path)?;
-        out.bytes(object, offset, length, has_flag(flags, b"MAP_SHARED") && has_flag(protection, b"PROT_WRITE"))
+        out.range(object, offset, length, has_flag(flags, b"MAP_SHARED") && has_flag(protection, b"PROT_WRITE"))
     }
 
     /// The path that a quoted argument means, relative to a directory's descriptor. `None` if the argument is no string.
