@@ -134,6 +134,19 @@ fn bare_numbers() {
     assert_eq!(named(&[1, 0, 0, 0], "x.u32le.gz", None).unwrap().format(), Format::U32le);
 }
 
+/// A loop over the pages 1, 2 and 3 in a file called `loop3.u32le`. Six such numbers also look like a record of libCacheSim's, and
+/// the file was read as that: with a sixth of the references, to pages that it does not have.
+#[test]
+fn the_name_says_bare_numbers() {
+    let content: Vec<u8> = (0..6000u32).flat_map(|n| (n % 3 + 1).to_le_bytes()).collect();
+    assert_eq!(decode(&content, None).unwrap().format(), Format::Oracle, "the content alone looks like that");
+    let trace = named(&content, "loop3.u32le", None).unwrap();
+    assert_eq!((trace.format(), trace.guess.why), (Format::U32le, "by its name"));
+    assert_eq!((trace.pages.len(), trace.numbers), (6000, vec![1, 2, 3]));
+    assert_eq!(named(&content, "loop3.u32be.zst", None).unwrap().format(), Format::U32be);
+    assert_eq!(named(&content, "loop3.vscsi", None).unwrap().format(), Format::Oracle, "it cannot be what the name says");
+}
+
 #[test]
 fn oracle_general() {
     let record = |time: u32, object: u64, next: i64| {
