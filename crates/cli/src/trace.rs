@@ -117,7 +117,7 @@ impl About {
         line("writes", share(self.writes, references));
         line(
             "unique pages",
-            format!("{unique}, {} in pages of {}", human(unique * u64::from(trace.page_bytes)), human(trace.page_bytes.into())),
+            format!("{unique}, {} in pages of {}", human(unique * u64::from(trace.page_bytes())), human(trace.page_bytes().into())),
         );
         line("pages used once", share(self.pages_once, unique));
         line("pages written", share(self.pages_written, unique));
@@ -148,7 +148,7 @@ impl About {
             "unique_pages": trace.unique(),
             "pages_used_once": self.pages_once,
             "pages_written": self.pages_written,
-            "page_bytes": trace.page_bytes,
+            "page_bytes": trace.page_bytes(),
             "marks": trace.marks,
             "unplaced": trace.unplaced,
             "objects": self.objects.len(),

@@ -110,6 +110,8 @@ impl Builder {
 
     /// Adds references to the pages of `bytes` bytes of a mapping, as [`Builder::bytes`] does for a request.
     pub fn range(&mut self, base: u64, address: u64, bytes: u64, write: bool) -> Result<(), String> {
+        // The page numbers depend on it from here on.
+        self.page_bytes = Some(1 << self.page_shift);
         if bytes == 0 {
             self.marks += 1;
             return Ok(());
@@ -174,13 +176,13 @@ impl Builder {
 
     /// The trace; `None` if there was no reference.
     pub fn finish(self, guess: Guess, packing: Packing) -> Option<Trace> {
-        self.any().then(|| Trace {
+        self.any().then_some(Trace {
             pages: self.pages,
             writes: self.writes,
             numbers: self.numbers,
             kinds: self.kinds,
             objects: self.objects,
-            page_bytes: self.page_bytes.unwrap_or(PAGE_BYTES),
+            page_bytes: self.page_bytes,
             references_total: self.references_total,
             marks: self.marks,
             unplaced: self.unplaced,
