@@ -379,11 +379,15 @@ fn json(file: &Path, rows: &[Row], sample: Option<f64>) -> String {
     rows.iter().map(line).collect()
 }
 
-fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> String {
-    let quote = |text: &str| match text.contains([',', '"', '\n']) {
+/// A field of CSV, in quotes where it needs them (RFC 4180).
+fn quote(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
-    };
+    }
+}
+
+fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> String {
     let mut text = String::new();
     if with_names {
         let names = "trace,policy,memory_pages,references,unique_pages,faults,cold_faults,pages_written,seconds";
@@ -519,5 +523,16 @@ fn panel(file: &Path, trace: &Trace, rows: &[Row]) -> Panel {
         title: format!("{name}: {} references to {} pages", counts.references, counts.unique_pages),
         page: human(u64::from(trace.page_bytes())),
         series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A carriage return in a file's name ended the line for programs that read CSV.
+    #[test]
+    fn fields_of_csv() {
+        assert_eq!(["a b", "a,b", "a\"b", "a\nb", "a\rb"].map(quote), ["a b", "\"a,b\"", "\"a\"\"b\"", "\"a\nb\"", "\"a\rb\""]);
     }
 }
