@@ -156,7 +156,7 @@ impl Advice {
     }
 
     fn write(&self, text: &mut String, file: &Path, trace: &Trace) -> std::fmt::Result {
-        let size = |pages: u32| format!("{} ({pages} pages)", human(u64::from(pages) * u64::from(trace.page_bytes)));
+        let size = |pages: u32| format!("{} ({pages} pages)", human(u64::from(pages) * u64::from(trace.page_bytes())));
         writeln!(text, "{}: {} references to {} in all", file.display(), trace.references_total, size(trace.unique()))?;
         if let Some(kinds) = &trace.kinds {
             let count = |kind| kinds.iter().filter(|&&other| other == kind).count();
@@ -277,7 +277,7 @@ impl Advice {
             } else {
                 ""
             };
-            let memory = human(u64::from(pages) * u64::from(trace.page_bytes));
+            let memory = human(u64::from(pages) * u64::from(trace.page_bytes()));
             let line = if self.live {
                 let hard = point.faults - point.first;
                 format!(

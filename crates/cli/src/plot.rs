@@ -156,7 +156,7 @@ fn draw_on(canvas: &mut dyn Canvas, panels: &[Panel], heights: &[f64]) {
 
 fn draw_panel(canvas: &mut dyn Canvas, panel: &Panel, top: f64, height: f64) {
     let all = || panel.series.iter().flat_map(|series| &series.points);
-    let low = all().map(|point| point.0).fold(f64::INFINITY, f64::min).max(1.0);
+    let low = all().map(|point| point.0).reduce(f64::min).unwrap_or(1.0).max(1.0);
     // A single size still has an axis.
     let high = all().map(|point| point.0).fold(low, f64::max).max(low * 2.0);
     let step = nice_step(all().map(|point| point.1).fold(0.0, f64::max).max(1e-9));
@@ -171,8 +171,7 @@ fn draw_panel(canvas: &mut dyn Canvas, panel: &Panel, top: f64, height: f64) {
     let ticks = (0..).map(|n| f64::from(n) * step).take_while(|ratio| *ratio <= y_max * 1.0001);
     for ratio in ticks {
         canvas.polyline(&[(x0, y(ratio)), (x1, y(ratio))], GRID, 1.0);
-        let digits = if step < 0.0099 { 3 } else { 2 };
-        canvas.text((x0 - 8.0, y(ratio) + 5.0), &format!("{ratio:.digits$}"), Anchor::End, GREY);
+        canvas.text((x0 - 8.0, y(ratio) + 5.0), &ratio_label(ratio, step), Anchor::End, GREY);
     }
     for memory in memory_ticks(low, high) {
         canvas.polyline(&[(x(memory), y0), (x(memory), y1)], GRID, 1.0);
@@ -209,11 +208,26 @@ fn nice_step(range: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * power).find(|step| range / step <= 6.0).unwrap_or(10.0 * power)
 }
 
-/// Memory sizes for the axis: powers of ten, or with few of them, 1, 2 and 5 times powers of ten.
+/// A multiple of `step` with all its digits, at most seven characters: there is no room for more.
+fn ratio_label(ratio: f64, step: f64) -> String {
+    // The bit less is for steps such as 0.01, whose logarithm may be a bit more than -2.
+    let digits = (-step.log10() - 1e-6).ceil().max(2.0) as usize;
+    match digits {
+        2..=4 => format!("{ratio:.digits$}"),
+        _ if ratio == 0.0 => "0".into(),
+        // One digit after the point is enough for up to six times 1, 2 or 5.
+        _ => format!("{ratio:.1e}"),
+    }
+}
+
+/// Memory sizes for the axis: powers of ten, or with few of them, 1, 2 and 5 times powers of ten. The ends, if hardly any of these lie
+/// between them: a single label tells nothing about a logarithmic axis.
 fn memory_ticks(low: f64, high: f64) -> Vec<f64> {
     let factors: &[f64] = if high / low > 3e3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let powers = (0..=18).map(|power| 10f64.powi(power));
-    powers.flat_map(|power| factors.iter().map(move |factor| factor * power)).filter(|tick| (low..=high).contains(tick)).collect()
+    let all = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
+    let ticks: Vec<f64> = all.filter(|tick| (low..=high).contains(tick)).collect();
+    if ticks.len() < 2 { vec![low, high] } else { ticks }
 }
 
 /// 1500 as 1.5k.
@@ -286,6 +300,48 @@ mod tests {
             let text = String::from_utf8(draw(&[panel], Kind::Svg).unwrap()).unwrap();
             assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         }
+    }
+
+    /// The labels of each axis, from the SVG.
+    fn labels(points: &[Point]) -> (Vec<String>, Vec<String>) {
+        let series = vec![Series { name: "lru".into(), points: points.to_vec() }];
+        let panel = Panel { title: "t".into(), page: "4.00 KiB".into(), series };
+        let text = String::from_utf8(draw(&[panel], Kind::Svg).unwrap()).unwrap();
+        let of = |anchor: &str| {
+            let mark = format!("text-anchor=\"{anchor}\" fill=\"#6e6e6e\">");
+            text.split(mark.as_str()).skip(1).map(|rest| rest[..rest.find('<').unwrap()].to_owned()).collect()
+        };
+        (of("end"), of("middle"))
+    }
+
+    /// A curve with small miss ratios had the labels 0.000 0.000 0.001, and one from 2100 to 4200 pages had no memory at all.
+    #[test]
+    fn labels_tell_the_scale() {
+        let (ratios, sizes) = labels(&[(2100.0, 0.0011), (4200.0, 0.0002)]);
+        assert_eq!(ratios, ["0.0000", "0.0002", "0.0004", "0.0006", "0.0008", "0.0010", "0.0012"]);
+        assert_eq!(sizes, ["2.1k", "4.2k"]);
+        for exponent in 0..10 {
+            for factor in [1.0, 1.3, 2.0, 2.7, 4.0, 5.0, 6.3, 9.0] {
+                let (ratios, _) = labels(&[(10.0, factor * 10f64.powi(-exponent))]);
+                let values: Vec<f64> = ratios.iter().map(|label| label.parse().unwrap()).collect();
+                let step = values[1];
+                let even = |(n, value): (usize, &f64)| (value - n as f64 * step).abs() < step / 1000.0;
+                assert!(step > 0.0 && values.iter().enumerate().all(even), "{factor} {exponent}: {ratios:?}");
+                assert!(ratios.iter().all(|label| label.len() <= 7), "{ratios:?}");
+            }
+        }
+        for low in 1..1000 {
+            assert!(labels(&[(f64::from(low), 1.0)]).1.len() >= 2, "{low}");
+        }
+    }
+
+    /// A file's name may have any character. An SVG with a form feed in it is not shown by any browser.
+    #[test]
+    fn names_with_control_characters() {
+        let mut odd = panel(1);
+        odd.title = "a\u{c}b\u{1b}\0\u{ffff}".into();
+        let text = String::from_utf8(draw(&[odd], Kind::Svg).unwrap()).unwrap();
+        assert!(text.contains(">a\u{fffd}b\u{fffd}\u{fffd}\u{fffd}<"), "{text}");
     }
 
     #[test]

@@ -140,7 +140,7 @@ pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
 fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Vec<Row>, Failure> {
     let rate = args.sample.unwrap_or(1.0);
     let unique = (f64::from(trace.unique()) / rate).round() as u64;
-    let sizes = args.memory.pages(unique, trace.page_bytes).map_err(Failure::new)?;
+    let sizes = args.memory.pages(unique, trace.page_bytes()).map_err(Failure::new)?;
     let jobs: Vec<(&Asked, u32)> = asked.iter().flat_map(|asked| sizes.iter().map(move |&memory| (asked, memory))).collect();
     let string = references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
     let scaled = |share: f64| -> Vec<Job> {
@@ -218,7 +218,7 @@ fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Re
     if args.sample.is_some() {
         return Err(Failure::new("--see faults cannot be sampled, since the core works on whole memories; leave --sample out"));
     }
-    let sizes = args.memory.pages(trace.unique().into(), trace.page_bytes).map_err(Failure::new)?;
+    let sizes = args.memory.pages(trace.unique().into(), trace.page_bytes()).map_err(Failure::new)?;
     if let Some(small) = sizes.iter().find(|&&size| size < FAULTS_MEMORY_MIN) {
         return Err(Failure::new(format!(
             "--see faults: a memory of {small} pages is too small for the live pager; take at least {FAULTS_MEMORY_MIN} pages, or --see all"
@@ -379,11 +379,15 @@ fn json(file: &Path, rows: &[Row], sample: Option<f64>) -> String {
     rows.iter().map(line).collect()
 }
 
-fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> String {
-    let quote = |text: &str| match text.contains([',', '"', '\n']) {
+/// A field of CSV, in quotes where it needs them (RFC 4180).
+fn quote(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
-    };
+    }
+}
+
+fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> String {
     let mut text = String::new();
     if with_names {
         let names = "trace,policy,memory_pages,references,unique_pages,faults,cold_faults,pages_written,seconds";
@@ -430,7 +434,7 @@ fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> Strin
     let mut text = format!(
         "{}: {references} references to {unique} pages of {} ({cold} faults are {first})\n",
         file.display(),
-        human(u64::from(trace.page_bytes))
+        human(u64::from(trace.page_bytes()))
     );
     let faults = |row: &Row| {
         let margin = row.margin.map_or(String::new(), |margin| format!(" +-{margin}"));
@@ -517,7 +521,18 @@ fn panel(file: &Path, trace: &Trace, rows: &[Row]) -> Panel {
     let counts = &rows[0].counts;
     Panel {
         title: format!("{name}: {} references to {} pages", counts.references, counts.unique_pages),
-        page: human(u64::from(trace.page_bytes)),
+        page: human(u64::from(trace.page_bytes())),
         series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A carriage return in a file's name ended the line for programs that read CSV.
+    #[test]
+    fn fields_of_csv() {
+        assert_eq!(["a b", "a,b", "a\"b", "a\nb", "a\rb"].map(quote), ["a b", "\"a,b\"", "\"a\"\"b\"", "\"a\nb\"", "\"a\rb\""]);
     }
 }

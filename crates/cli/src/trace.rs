@@ -42,6 +42,14 @@ pub fn load(file: &Path, options: &TraceOptions, sample: Option<f64>) -> Result<
     if options.format.is_none() {
         say(format_args!("{}: format {}, guessed {}", file.display(), trace.format(), trace.guess.why));
     }
+    if trace.unplaced > 0 {
+        say(format_args!(
+            "{}: {} calls are not counted, since they append to files whose length the trace does not tell; trace fstat, statx and \
+             lseek, too",
+            file.display(),
+            trace.unplaced
+        ));
+    }
     Ok(trace)
 }
 
@@ -109,11 +117,14 @@ impl About {
         line("writes", share(self.writes, references));
         line(
             "unique pages",
-            format!("{unique}, {} in pages of {}", human(unique * u64::from(trace.page_bytes)), human(trace.page_bytes.into())),
+            format!("{unique}, {} in pages of {}", human(unique * u64::from(trace.page_bytes())), human(trace.page_bytes().into())),
         );
         line("pages used once", share(self.pages_once, unique));
         line("pages written", share(self.pages_written, unique));
         line("marks", format!("{} lines or records that are no reference", trace.marks));
+        if trace.unplaced > 0 {
+            line("not counted", format!("{} calls at an unknown place in their file", trace.unplaced));
+        }
         if let Some([other, first, soft, hard]) = self.kinds {
             line("kinds", format!("{first} first touches, {soft} soft faults, {hard} hard faults, {other} other references"));
         }
@@ -137,8 +148,9 @@ impl About {
             "unique_pages": trace.unique(),
             "pages_used_once": self.pages_once,
             "pages_written": self.pages_written,
-            "page_bytes": trace.page_bytes,
+            "page_bytes": trace.page_bytes(),
             "marks": trace.marks,
+            "unplaced": trace.unplaced,
             "objects": self.objects.len(),
         });
         if let Some([other, first, soft, hard]) = self.kinds {

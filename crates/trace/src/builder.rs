@@ -5,8 +5,13 @@ use crate::input::Packing;
 use crate::trace::{Bits, Guess, Kind, OBJECT_SHIFT, Trace, mix};
 use rustc_hash::FxHashMap;
 
-/// The most pages of a request: 4 GiB in pages of 4 KiB, more than any system call moves. A longer one means a broken trace.
+/// The most bytes of a request, more than any system call moves. A longer one means a broken trace.
+const REQUEST_BYTES_MAX: u64 = 4 << 30;
+/// The most pages of a request that is given in pages: as many bytes in pages of 4 KiB.
 const REQUEST_PAGES_MAX: u64 = 1 << 20;
+/// The most pages of a mapping or of a request that is cut into pages: 64 GiB in pages of 4 KiB. A mapping may be as long as its file,
+/// so this is not about what is right: it bounds the memory that one line of a trace takes, here to about 1 GiB.
+const RANGE_PAGES_MAX: u64 = 1 << 24;
 
 /// Collects references.
 pub(crate) struct Builder {
@@ -23,6 +28,8 @@ pub(crate) struct Builder {
     keep: Option<u64>,
     references_total: u64,
     pub marks: u64,
+    /// See [`Trace::unplaced`].
+    pub unplaced: u64,
     too_many: bool,
 }
 
@@ -48,6 +55,7 @@ impl Builder {
             keep,
             references_total: 0,
             marks: 0,
+            unplaced: 0,
             too_many: false,
         }
     }
@@ -91,9 +99,19 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds references to the pages of `bytes` bytes (none if 0) from `address` on, of the object whose pages start at number
-    /// `base`.
+    /// Adds references to the pages of a request of `bytes` bytes (none if 0) from `address` on, of the object whose pages start at
+    /// number `base`.
     pub fn bytes(&mut self, base: u64, address: u64, bytes: u64, write: bool) -> Result<(), String> {
+        if bytes > REQUEST_BYTES_MAX {
+            return Err(format!("one request of {bytes} bytes; more than {REQUEST_BYTES_MAX} cannot be right"));
+        }
+        self.range(base, address, bytes, write)
+    }
+
+    /// Adds references to the pages of `bytes` bytes of a mapping, as [`Builder::bytes`] does for a request.
+    pub fn range(&mut self, base: u64, address: u64, bytes: u64, write: bool) -> Result<(), String> {
+        // The page numbers depend on it from here on.
+        self.page_bytes = Some(1 << self.page_shift);
         if bytes == 0 {
             self.marks += 1;
             return Ok(());
@@ -103,7 +121,15 @@ impl Builder {
         if !self.objects.is_empty() && last >> OBJECT_SHIFT != 0 {
             return Err(format!("the offset {address} is beyond what a page number can hold"));
         }
-        self.pages(base + first, last - first + 1, write)
+        let count = last - first + 1;
+        if count > RANGE_PAGES_MAX {
+            return Err(format!(
+                "{bytes} bytes are {count} pages, and one line may have {RANGE_PAGES_MAX}; take a larger --page-size"
+            ));
+        }
+        let from = base + first;
+        (from..=from + (count - 1)).for_each(|page| self.page(page, write));
+        Ok(())
     }
 
     /// The number of the first page of the object called `name`.
@@ -150,15 +176,16 @@ impl Builder {
 
     /// The trace; `None` if there was no reference.
     pub fn finish(self, guess: Guess, packing: Packing) -> Option<Trace> {
-        self.any().then(|| Trace {
+        self.any().then_some(Trace {
             pages: self.pages,
             writes: self.writes,
             numbers: self.numbers,
             kinds: self.kinds,
             objects: self.objects,
-            page_bytes: self.page_bytes.unwrap_or(PAGE_BYTES),
+            page_bytes: self.page_bytes,
             references_total: self.references_total,
             marks: self.marks,
+            unplaced: self.unplaced,
             guess,
             packing,
         })

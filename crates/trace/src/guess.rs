@@ -63,8 +63,13 @@ fn by_content(head: &[u8], named: Option<Format>) -> Option<Format> {
         let best = lengths.reduce(|best, other| if other.0 > best.0 { other } else { best });
         return best.filter(|&((lines, _), _)| lines > 0).map(|(_, format)| format);
     }
+    // Any bytes can be bare numbers, and some of them look like records of other formats. So the name alone decides.
+    if matches!(named, Some(Format::U32le | Format::U32be)) {
+        return None;
+    }
     let records = [(Format::Vscsi, format::vscsi_plausible as fn(&[u8]) -> bool), (Format::Oracle, format::oracle_plausible)];
-    records.into_iter().find(|(_, plausible)| plausible(head)).map(|(format, _)| format)
+    let able = || records.into_iter().filter(|(_, plausible)| plausible(head)).map(|(format, _)| format);
+    able().find(|&format| Some(format) == named).or_else(|| able().next())
 }
 
 /// Text has no control characters but tabs and line ends.

@@ -79,7 +79,7 @@ impl<W: Write> Write for Packer<W> {
 /// # Errors
 /// Those of `out`.
 pub fn write_compact<W: Write>(trace: &Trace, out: W) -> io::Result<W> {
-    let mut writer = compact::Writer::new(out, trace.page_bytes, trace.kinds.is_some())?;
+    let mut writer = compact::Writer::new(out, trace.page_bytes.unwrap_or(0), trace.kinds.is_some())?;
     for (index, &page) in trace.pages.iter().enumerate() {
         let kind = trace.kinds.as_ref().map_or(Kind::Reference, |kinds| kinds[index]);
         writer.event(trace.numbers[page as usize], trace.writes.get(index), kind)?;

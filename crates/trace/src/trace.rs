@@ -1,5 +1,6 @@
 //! A trace that has been read.
 
+use crate::PAGE_BYTES;
 use crate::format::list::Format;
 use crate::input::Packing;
 
@@ -92,12 +93,14 @@ pub struct Trace {
     /// The names of the objects (files, disks), if the trace has several. Then a page number has the index in this list in the
     /// upper bits, and the page in the lower [`OBJECT_SHIFT`] bits.
     pub objects: Vec<String>,
-    /// Bytes of a page.
-    pub page_bytes: u32,
+    /// Bytes of a page, if the trace says so, was cut into pages of this size, or [`crate::Options`] say so.
+    pub page_bytes: Option<u32>,
     /// References in the trace. More than in `pages` only if it was sampled.
     pub references_total: u64,
     /// Lines or records that were recognised as no references (marks, comments, other system calls).
     pub marks: u64,
+    /// Calls that moved bytes of a file, but do not tell at which place. Their pages are missing from `pages`.
+    pub unplaced: u64,
     /// The format, and how it was found.
     pub guess: Guess,
     /// How the file was packed.
@@ -109,6 +112,11 @@ impl Trace {
     pub fn unique(&self) -> u32 {
         // The builder stops before there are more.
         self.numbers.len() as u32
+    }
+
+    /// Bytes of a page: [`PAGE_BYTES`] if nothing is known.
+    pub fn page_bytes(&self) -> u32 {
+        self.page_bytes.unwrap_or(PAGE_BYTES)
     }
 
     /// Whether its pages are known to be of files or disks, not of a program's memory. The compact format does not store this.

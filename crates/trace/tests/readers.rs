@@ -82,7 +82,7 @@ fn addresses() {
     broken(Format::Addr, b"x 0x10 1\n", Position::Line(1), "neither s");
     let options = Options { format: Some(Format::Addr), page_bytes: Some(65536), sample: None };
     let trace = read_from(&b"l 0x1ffff 1\n"[..], Path::new("t"), 0, &options, &mut |_| {}).unwrap();
-    assert_eq!((trace.numbers, trace.page_bytes), (vec![1], 65536));
+    assert_eq!((trace.numbers, trace.page_bytes), (vec![1], Some(65536)));
 }
 
 #[test]
@@ -132,6 +132,19 @@ fn bare_numbers() {
     let guessed = decode(&[1, 0, 0, 0, 0, 1, 0, 0], None);
     assert!(matches!(guessed, Err(Error::UnknownFormat { .. })), "{guessed:?}");
     assert_eq!(named(&[1, 0, 0, 0], "x.u32le.gz", None).unwrap().format(), Format::U32le);
+}
+
+/// A loop over the pages 1, 2 and 3 in a file called `loop3.u32le`. Six such numbers also look like a record of libCacheSim's, and
+/// the file was read as that: with a sixth of the references, to pages that it does not have.
+#[test]
+fn the_name_says_bare_numbers() {
+    let content: Vec<u8> = (0..6000u32).flat_map(|n| (n % 3 + 1).to_le_bytes()).collect();
+    assert_eq!(decode(&content, None).unwrap().format(), Format::Oracle, "the content alone looks like that");
+    let trace = named(&content, "loop3.u32le", None).unwrap();
+    assert_eq!((trace.format(), trace.guess.why), (Format::U32le, "by its name"));
+    assert_eq!((trace.pages.len(), trace.numbers), (6000, vec![1, 2, 3]));
+    assert_eq!(named(&content, "loop3.u32be.zst", None).unwrap().format(), Format::U32be);
+    assert_eq!(named(&content, "loop3.vscsi", None).unwrap().format(), Format::Oracle, "it cannot be what the name says");
 }
 
 #[test]
@@ -285,6 +298,25 @@ fn a_page_size_that_the_trace_does_not_have() {
     assert!(error.to_string().contains("recorded with pages of 4096 bytes"), "{error}");
 }
 
+/// `trace convert` of a trace of bare page numbers wrote that its pages have 4096 bytes, which nobody had said. `sim` then refused
+/// the result with `--page-size 512`, which it takes for the original.
+#[test]
+fn a_page_size_that_nobody_knows_stays_unknown() {
+    let again = |content: &[u8], format, first: Option<u32>, second: Option<u32>| {
+        let options = Options { format: Some(format), page_bytes: first, sample: None };
+        let trace = read_from(content, Path::new("t"), 0, &options, &mut |_| {}).unwrap();
+        let options = Options { page_bytes: second, ..Options::default() };
+        let compact = write_compact(&trace, Vec::new()).unwrap();
+        read_from(&compact[..], Path::new("t"), 0, &options, &mut |_| {}).map(|trace| (trace.page_bytes, trace.page_bytes()))
+    };
+    assert_eq!(again(b"1\n2\n", Format::Lines, None, None).unwrap(), (None, 4096));
+    assert_eq!(again(b"1\n2\n", Format::Lines, None, Some(512)).unwrap(), (Some(512), 512));
+    // It is known if the user has said it, or if addresses were cut into pages of that size.
+    assert_eq!(again(b"1\n2\n", Format::Lines, Some(512), None).unwrap(), (Some(512), 512));
+    assert_eq!(again(b"l 0x1ffff 1\n", Format::Addr, None, None).unwrap(), (Some(4096), 4096));
+    assert!(again(b"l 0x1ffff 1\n", Format::Addr, None, Some(512)).is_err());
+}
+
 fn events() -> impl Strategy<Value = Vec<(u64, bool, usize)>> {
     // Near each other, as most references are, and anywhere.
     let page = prop_oneof![0..200u64, any::<u64>(), Just(u64::MAX), (0..64u32).prop_map(|bit| 1u64 << bit)];
@@ -304,7 +336,7 @@ fn a_compact_trace_of_several_blocks() {
     let events: Vec<_> = (0..200_000u64).map(|n| (n * 31 % 5000, n % 3 == 0, 0)).collect();
     let trace = decode(&compact(&events, false), None).unwrap();
     assert_eq!(references(&trace), events.iter().map(|&(page, write, _)| (page, write)).collect::<Vec<_>>());
-    assert_eq!((trace.format(), trace.kinds, trace.page_bytes), (Format::Overspill, None, 4096));
+    assert_eq!((trace.format(), trace.kinds, trace.page_bytes), (Format::Overspill, None, Some(4096)));
 }
 
 proptest! {

@@ -116,6 +116,23 @@ fn times_numbers_and_no_numbers() {
     }
 }
 
+/// `strace --absolute-timestamps=unix` without `-f` puts whole seconds before a call, and no process id. Each second was taken for a
+/// new process, which had none of the files open, so most references were lost in silence, or began at offset 0 again.
+#[test]
+fn times_in_whole_seconds_are_not_process_ids() {
+    let text = "\
+1795975040 openat(AT_FDCWD, \"/a\", O_RDONLY|O_CLOEXEC) = 3</a>
+1795975040 read(3</a>, \"A\"..., 4096) = 4096
+1795975041 read(3</a>, \"B\"..., 4096) = 4096
+1795975042 read(3</a>, \"C\"..., 4096) = 4096
+1795975042 +++ exited with 0 +++
+";
+    let pages = ["/a:0", "/a:1", "/a:2"];
+    assert_eq!(told(text), pages);
+    assert_eq!(told(&text.replace("</a>", "")), pages, "without strace -y");
+    assert_eq!(told(&text.replace("179597504", "4194304 179597504")), pages, "with the greatest process id");
+}
+
 #[test]
 fn paths_beside_descriptors() {
     let text = "\
@@ -144,6 +161,103 @@ mmap(NULL, 4096, PROT_READ|PROT_WRITE, MAP_SHARED, 3, 0x2000) = 0x7fb
 mmap(NULL, 4096, PROT_READ, MAP_SHARED, 3, 0x3000) = 0x7fc
 ";
     assert_eq!(told(text), ["/lib.so:0", "/lib.so:1", "/lib.so:2", "/lib.so:2!"]);
+}
+
+/// A 32-bit program that maps pages 8 to 11 of a file calls `mmap2` with 8, and strace prints 0x8000. These are lines of a real
+/// strace 6.1. They were taken for page 0x8000, which is beyond the file's end, and so for nothing.
+#[test]
+fn a_mapping_of_a_32_bit_program() {
+    let text = "\
+17294 open(\"/a\", O_RDONLY) = 3</a>
+17294 fstat64(3</a>, {st_mode=S_IFREG|0644, st_size=163840, ...}) = 0
+17294 mmap2(NULL, 16384, PROT_READ, MAP_PRIVATE, 3</a>, 0x8000) = 0xf7fe2000
+17294 exit(0)                           = ?
+17294 +++ exited with 0 +++
+";
+    assert_eq!(told(text), ["/a:8", "/a:9", "/a:10", "/a:11"]);
+}
+
+/// A program writes the first page of a file of 40 pages, and maps the file. The length was unknown, so the write was taken for it,
+/// and 39 of the 40 pages were left out in silence.
+#[test]
+fn a_write_does_not_tell_a_files_length() {
+    let open = "100 openat(AT_FDCWD, \"/a\", O_RDWR|O_CLOEXEC) = 3\n100 pwrite64(3, \"zzzz\"..., 4096, 0) = 4096\n";
+    let map = "100 mmap(NULL, 163840, PROT_READ, MAP_SHARED, 3, 0) = 0x7f6468df7000\n";
+    assert_eq!(told(&format!("{open}{map}")).len(), 1 + 40);
+    // A length that is known from the beginning is raised.
+    let new = open.replace("O_RDWR", "O_RDWR|O_CREAT|O_TRUNC");
+    assert_eq!(told(&format!("{new}{map}")), ["/a:0!", "/a:0"]);
+    let unique = open.replace("O_RDWR", "O_RDWR|O_CREAT|O_EXCL");
+    assert_eq!(told(&format!("{unique}{map}")), ["/a:0!", "/a:0"]);
+}
+
+/// The lengths that Rust's and newer C libraries ask for by statx, 32-bit programs by fstatat64, and others by a seek to the end,
+/// were not read. Each mapping here is of ten pages, in a file of 9000 bytes.
+#[test]
+fn calls_that_tell_a_files_length() {
+    for call in [
+        "fstat(3, {st_mode=S_IFREG|0644, st_size=9000, ...}) = 0",
+        "newfstatat(3, \"\", {st_mode=S_IFREG|0644, st_size=9000, ...}, AT_EMPTY_PATH) = 0",
+        "fstatat64(3, \"\", {st_mode=S_IFREG|0644, st_size=9000, ...}, AT_EMPTY_PATH) = 0",
+        "statx(3, \"\", AT_STATX_SYNC_AS_STAT|AT_EMPTY_PATH, STATX_ALL, {stx_mask=STATX_ALL|STATX_MNT_ID, stx_attributes=0, \
+         stx_mode=S_IFREG|0644, stx_size=9000, ...}) = 0",
+        "statx(3, NULL, AT_EMPTY_PATH, STATX_SIZE, {stx_mask=STATX_ALL, stx_mode=S_IFREG|0644, stx_size=9000, ...}) = 0",
+        "lseek(3, 0, SEEK_END) = 9000",
+        "lseek(3, -1000, SEEK_END) = 8000",
+        "_llseek(3, 0, [9000], SEEK_END) = 0",
+    ] {
+        let text =
+            format!("openat(AT_FDCWD, \"/a\", O_RDONLY) = 3\n{call}\nmmap(NULL, 40960, PROT_READ, MAP_SHARED, 3, 0) = 0x7f\n");
+        assert_eq!(told(&text), ["/a:0", "/a:1", "/a:2"], "{call}");
+    }
+    let other = "openat(AT_FDCWD, \"/a\", O_RDONLY) = 3\nstatx(AT_FDCWD, \"/b\", 0, STATX_ALL, {stx_size=5, ...}) = 0\n\
+                 lseek(3, 8192, SEEK_SET) = 8192\nmmap(NULL, 16384, PROT_READ, MAP_SHARED, 3, 0) = 0x7f\n";
+    assert_eq!(told(other).len(), 4, "neither another file's length nor a seek from the start");
+}
+
+/// A log of unknown length is appended to. The bytes were counted as its page 0.
+#[test]
+fn appends_to_a_file_of_unknown_length_are_not_placed() {
+    let open = "openat(AT_FDCWD, \"/log\", O_RDWR|O_APPEND) = 3\nopenat(AT_FDCWD, \"/a\", O_RDONLY) = 4\nread(4, \"\", 1) = 1\n";
+    let write = "write(3, \"y\"..., 4096) = 4096\n";
+    let unknown = format!("{open}{write}read(3, \"\", 4096) = 10\n{write}");
+    assert_eq!(told(&unknown), ["/a:0"]);
+    // The program reads where its write ended, which is unknown, too.
+    assert_eq!((decode(&unknown).unplaced, decode(&unknown).marks), (3, 5));
+    let later = format!("{open}{write}lseek(3, 0, SEEK_END) = 45056\n{write}");
+    assert_eq!((told(&later), decode(&later).unplaced), (vec!["/a:0".to_owned(), "/log:11!".to_owned()], 1));
+    let before = format!("{open}lseek(3, 0, SEEK_END) = 40960\n{write}");
+    assert_eq!((told(&before), decode(&before).unplaced), (vec!["/a:0".to_owned(), "/log:10!".to_owned()], 0));
+}
+
+/// A program maps a file of 5 GiB. The trace was refused, since no request of more than 2^20 pages was held to be right. Requests
+/// have a limit in bytes, so that small pages do not make a valid trace a broken one.
+#[test]
+fn long_mappings_and_too_long_ones() {
+    let with = |call: &str, page_bytes: Option<u32>| {
+        let text = format!("openat(AT_FDCWD, \"/model\", O_RDONLY) = 3\n{call}\n");
+        let options = Options { format: Some(Format::Strace), page_bytes, ..Options::default() };
+        let trace = read_from(text.as_bytes(), Path::new("t"), 0, &options, &mut |_| {});
+        trace.map(|trace| trace.pages.len()).map_err(|error| error.to_string())
+    };
+    let known = |size: u64, length: u64| {
+        format!(
+            "fstat(3, {{st_mode=S_IFREG|0644, st_size={size}, ...}}) = 0\nmmap(NULL, {length}, PROT_READ, MAP_SHARED, 3, 0) = 0x7f"
+        )
+    };
+    assert_eq!(with(&known(5 << 30, 5 << 30), None), Ok(5 << 18));
+    assert_eq!(with(&known(8192, 1 << 40), None), Ok(2), "databases map more than their file has");
+    let too_long = with(&known(1 << 40, 1 << 40), None).unwrap_err();
+    assert!(too_long.contains("line 3") && too_long.contains("take a larger --page-size"), "{too_long}");
+    assert_eq!(with(&known(1 << 40, 1 << 40), Some(1 << 20)), Ok(1 << 20));
+    // The longest read that Linux has.
+    let read = |bytes: u64| format!("read(3, \"\"..., {bytes}) = {bytes}");
+    assert_eq!(with(&read(0x7fff_f000), Some(512)), Ok(0x3f_fff8));
+    for page_bytes in [512, 4096, 1 << 20] {
+        let error = with(&read(5 << 30), Some(page_bytes)).unwrap_err();
+        assert!(error.contains("one request of 5368709120 bytes"), "{error}");
+    }
+    assert!(with(&read(0x7fff_f000), Some(1)).unwrap_err().contains("take a larger --page-size"));
 }
 
 #[test]

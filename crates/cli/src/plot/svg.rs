@@ -36,7 +36,9 @@ fn list(points: &[Point]) -> String {
     points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ")
 }
 
+/// Control characters and the two that are none cannot be in XML, not even escaped.
 fn escape(text: &str) -> String {
+    let text = text.replace(|letter: char| letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}'), "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

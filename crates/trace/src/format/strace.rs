@@ -11,10 +11,13 @@
 //!   offset. If two threads use one table, the order in which their calls return counts.
 //! - read, pread, readv, write, pwrite, writev and their variants, sendfile and copy_file_range refer to each page of the bytes
 //!   that they moved, by their return value. At the end of a file that is none.
-//! - mmap of a file refers to each page of the mapping within the file (whose length the last fstat or write gave): as a read, or
-//!   as a write if it is shared and writable. MAP_FIXED counts nothing, because the dynamic loader maps parts of a file in this way
-//!   that it has just mapped as a whole. strace does not show which pages a program then touches, the pages of the programs
-//!   themselves, which execve maps, and the work of io_uring.
+//! - mmap of a file refers to each page of the mapping within the file, as a read, or as a write if it is shared and writable.
+//!   MAP_FIXED counts nothing, because the dynamic loader maps parts of a file in this way that it has just mapped as a whole.
+//!   strace does not show which pages a program then touches, the pages of the programs themselves, which execve maps, and the work
+//!   of io_uring.
+//! - A file's length is known once a call tells it: fstat or statx of a descriptor, a seek relative to the end, ftruncate, O_TRUNC,
+//!   or O_EXCL of a new file. Writes beyond the end then raise it. If it is not known, a mapping counts as a whole, and the place of
+//!   what is appended (O_APPEND) is not known: such a call is counted as unplaced, not as a reference.
 //! - `<unfinished ...>` and `resumed` lines are put together; the call counts where it is resumed.
 //!
 //! A file is identified by its path, as strace prints it, made absolute where the working directory is known (`..` is resolved as
@@ -31,7 +34,8 @@ use std::rc::Rc;
 struct OpenFile {
     /// `None`: not a file whose pages count.
     path: Option<Rc<[u8]>>,
-    offset: u64,
+    /// `None`: not known, since something was appended to a file of unknown length.
+    offset: Option<u64>,
     append: bool,
 }
 
@@ -67,6 +71,8 @@ pub(super) struct Strace {
     torn: Vec<u8>,
 }
 
+/// No process id is greater: `PID_MAX_LIMIT` of Linux on 64 bits. A greater number before a call is a time in whole seconds.
+const PID_MAX: u64 = 4 << 20;
 /// Stands for the first process until its number is known. No process has it.
 const UNNUMBERED: u64 = 0;
 
@@ -127,7 +133,9 @@ impl Strace {
         } else {
             let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
             match line.get(digits) {
-                Some(b' ' | b'\t') if digits > 0 => (&line[..digits], line[digits..].trim_ascii_start()),
+                Some(b' ' | b'\t') if digits > 0 && decimal(&line[..digits]).is_none_or(|number| number <= PID_MAX) => {
+                    (&line[..digits], line[digits..].trim_ascii_start())
+                }
                 _ => return Ok((None, line.trim_ascii_start())),
             }
         };
@@ -230,11 +238,11 @@ impl Strace {
                 };
                 let path = path.filter(|path| is_file(path)).map(Rc::from);
                 if let Some(path) = &path
-                    && has_flag(flags, b"O_TRUNC")
+                    && (has_flag(flags, b"O_TRUNC") || has_flag(flags, b"O_CREAT") && has_flag(flags, b"O_EXCL"))
                 {
                     self.sizes.insert(Rc::clone(path), 0);
                 }
-                let file = OpenFile { path, offset: 0, append: has_flag(flags, b"O_APPEND") };
+                let file = OpenFile { path, offset: Some(0), append: has_flag(flags, b"O_APPEND") };
                 self.insert(pid, result, Rc::new(RefCell::new(file)), has_flag(flags, b"O_CLOEXEC"))?;
             }
             b"close" => {
@@ -293,16 +301,26 @@ impl Strace {
             b"lseek" | b"_llseek" => {
                 if let Some(file) = self.file(pid, argument(0))? {
                     // _llseek leaves the offset in brackets, and returns 0.
-                    let offset = if name == b"_llseek" { bracketed(argument(2)) } else { Some(result) };
-                    file.borrow_mut().offset = offset.map_or(0, i64::unsigned_abs);
+                    let (offset, whence) = match name {
+                        b"_llseek" => (bracketed(argument(2)).unwrap_or(0), argument(3)),
+                        _ => (result, argument(2)),
+                    };
+                    file.borrow_mut().offset = Some(offset.unsigned_abs());
+                    if whence == b"SEEK_END"
+                        && let Some(size) = leading_number(argument(1)).and_then(|from_end| offset.checked_sub(from_end))
+                    {
+                        self.set_size(pid, argument(0), size.unsigned_abs())?;
+                    }
                 }
             }
-            b"fstat" | b"fstat64" | b"newfstatat" => {
-                // newfstatat of a path does not concern a descriptor.
-                let status = if name == b"newfstatat" { argument(2) } else { argument(1) };
-                if (name != b"newfstatat" || argument(1) == b"\"\"")
-                    && let Some(size) = between(status, b"st_size=", b",").and_then(decimal)
-                {
+            b"fstat" | b"fstat64" | b"newfstatat" | b"fstatat64" | b"statx" => {
+                let (of_descriptor, status, field) = match name {
+                    b"fstat" | b"fstat64" => (true, argument(1), &b"st_size="[..]),
+                    // With a path they do not concern a descriptor.
+                    b"statx" => (is_empty_path(argument(1)), argument(4), &b"stx_size="[..]),
+                    _ => (is_empty_path(argument(1)), argument(2), &b"st_size="[..]),
+                };
+                if of_descriptor && let Some(size) = between(status, field, b",").and_then(decimal) {
                     self.set_size(pid, argument(0), size)?;
                 }
             }
@@ -311,7 +329,7 @@ impl Strace {
                     self.set_size(pid, argument(0), size)?;
                 }
             }
-            b"mmap" | b"mmap2" | b"old_mmap" => self.map(pid, &arguments, name == b"mmap2", out)?,
+            b"mmap" | b"mmap2" | b"old_mmap" => self.map(pid, &arguments, out)?,
             b"chdir" => {
                 let path = self.path(pid, b"AT_FDCWD", argument(0))?;
                 *self.process(pid)?.directory.borrow_mut() = path.unwrap_or_default();
@@ -387,7 +405,7 @@ impl Strace {
             return Ok(Some(Rc::clone(&entry.file)));
         }
         let Some(path) = annotation(argument).filter(|path| is_file(path)) else { return Ok(None) };
-        let file = Rc::new(RefCell::new(OpenFile { path: Some(Rc::from(path)), offset: 0, append: false }));
+        let file = Rc::new(RefCell::new(OpenFile { path: Some(Rc::from(path)), offset: Some(0), append: false }));
         self.insert(pid, descriptor, Rc::clone(&file), false)?;
         Ok(Some(file))
     }
@@ -408,15 +426,24 @@ impl Strace {
         let bytes = bytes.unsigned_abs();
         let at = match offset {
             Some(text) => bracketed(text).map(i64::unsigned_abs).ok_or_else(|| format!("{} is not an offset", quote(text)))?,
-            None if write && file.append => self.sizes.get(&path).copied().unwrap_or(file.offset),
-            None => file.offset,
+            None => {
+                let own = if write && file.append { self.sizes.get(&path).copied() } else { file.offset };
+                let Some(own) = own else {
+                    if bytes > 0 {
+                        file.offset = None;
+                        out.unplaced += 1;
+                    }
+                    return Ok(());
+                };
+                own
+            }
         };
         let end = at.checked_add(bytes).ok_or("the offset exceeds 64 bits")?;
         if offset.is_none() {
-            file.offset = end;
+            file.offset = Some(end);
         }
-        if write {
-            let size = self.sizes.entry(Rc::clone(&path)).or_insert(end);
+        // A file of unknown length may be longer than what is written.
+        if write && let Some(size) = self.sizes.get_mut(&path) {
             *size = end.max(*size);
         }
         if bytes == 0 {
@@ -435,8 +462,9 @@ impl Strace {
         Ok(())
     }
 
-    /// `mmap(address, length, protection, flags, descriptor, offset)`; `mmap2` counts its offset in 4096 bytes.
-    fn map(&mut self, pid: u64, arguments: &[&[u8]], offset_in_pages: bool, out: &mut Builder) -> Result<(), String> {
+    /// `mmap(address, length, protection, flags, descriptor, offset)`. The kernel's `mmap2` counts its offset in 4096 bytes, but strace
+    /// prints it in bytes, as that of `mmap`.
+    fn map(&mut self, pid: u64, arguments: &[&[u8]], out: &mut Builder) -> Result<(), String> {
         let &[_, length, protection, flags, descriptor, offset] = arguments else { return Ok(()) };
         if protection == b"PROT_NONE" || has_flag(flags, b"MAP_ANONYMOUS") || has_flag(flags, b"MAP_FIXED") {
             return Ok(());
@@ -446,7 +474,6 @@ impl Strace {
         let number =
             |text: &[u8]| leading_number(text).map(i64::unsigned_abs).ok_or_else(|| format!("{} is not a number", quote(text)));
         let (length, offset) = (number(length)?, number(offset)?);
-        let offset = if offset_in_pages { offset.checked_mul(4096).ok_or("the offset exceeds 64 bits")? } else { offset };
         let length = match self.sizes.get(&path) {
             Some(size) => length.min(size.saturating_sub(offset)),
             None => length,
@@ -455,7 +482,7 @@ impl Strace {
             return Ok(());
         }
         let object = out.object(&path)?;
-        out.bytes(object, offset, length, has_flag(flags, b"MAP_SHARED") && has_flag(protection, b"PROT_WRITE"))
+        out.range(object, offset, length, has_flag(flags, b"MAP_SHARED") && has_flag(protection, b"PROT_WRITE"))
     }
 
     /// The path that a quoted argument means, relative to a directory's descriptor. `None` if the argument is no string.
@@ -544,7 +571,7 @@ fn is_clone(name: &[u8]) -> bool {
     matches!(name, b"clone" | b"clone2" | b"clone3" | b"fork" | b"vfork")
 }
 
-/// Drops a time of `strace -t`, `-tt`, `-ttt` or `-r`.
+/// Drops a time of `strace -t`, `-tt`, `-ttt`, `-r` or `--absolute-timestamps=unix`.
 fn without_time(line: &[u8]) -> &[u8] {
     let length = line.iter().take_while(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.')).count();
     match line.get(length) {
@@ -575,6 +602,11 @@ fn bracketed(text: &[u8]) -> Option<i64> {
 /// An offset argument that is not NULL.
 fn given(argument: &[u8]) -> Option<&[u8]> {
     (argument != b"NULL").then_some(argument)
+}
+
+/// Whether a path argument says that the call is about the descriptor before it.
+fn is_empty_path(argument: &[u8]) -> bool {
+    argument == b"\"\"" || argument == b"NULL"
 }
 
 /// The path next to a descriptor (`3</etc/passwd>`), as `strace -y` prints it.
