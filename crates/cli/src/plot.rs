@@ -220,8 +220,8 @@ fn ratio_label(ratio: f64, step: f64) -> String {
     }
 }
 
-/// Memory sizes for the axis: powers of ten, or with few of them, 1, 2 and 5 times powers of ten. The ends, if hardly any of these lie
-/// between them: a single label tells nothing about a logarithmic axis.
+/// Memory sizes for the axis: powers of ten, or with few of them, 1, 2 and 5 times powers of ten. The ends, if hardly any of these
+/// lie between them: a single label tells nothing about a logarithmic axis.
 fn memory_ticks(low: f64, high: f64) -> Vec<f64> {
     let factors: &[f64] = if high / low > 3e3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let powers = (0..=18).map(|power| 10f64.powi(power));

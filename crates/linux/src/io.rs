@@ -260,8 +260,8 @@ impl Io {
     }
 }
 
-/// Enters a ring. If that is refused, what it has not taken is transferred here: the program may have installed a seccomp filter, or
-/// closed the ring's descriptor. (A thread that faulted then tried again for ever, with all signals blocked.)
+/// Enters a ring. If that is refused, what it has not taken is transferred here: the program may have installed a seccomp filter,
+/// or closed the ring's descriptor. (A thread that faulted then tried again for ever, with all signals blocked.)
 fn enter(ring: &mut Ring, done: &mut VecDeque<Done>, how: impl FnOnce(&mut Ring) -> Result<(), Errno>) {
     if how(ring).is_err() {
         ring.transfer_unissued(|token, result| done.push_back(Done { token, result }));
@@ -387,8 +387,8 @@ mod tests {
         assert_eq!(sys::read(socket.raw(), &mut [0; 8]), Ok(1));
     }
 
-    /// A program forbade itself io_uring after its pager had been set up. The next thread that faulted entered its ring in vain, again
-    /// and again.
+    /// A program forbade itself io_uring after its pager had been set up. The next thread that faulted entered its ring in vain,
+    /// again and again.
     #[test]
     fn transfers_are_made_though_the_ring_may_not_be_entered() {
         let test = || {

@@ -303,8 +303,8 @@ impl Ring {
         }
     }
 
-    /// Does the transfers that the kernel has not taken by plain system calls, and calls `done` with their tokens and results. For a
-    /// process that may not enter its ring any more.
+    /// Does the transfers that the kernel has not taken by plain system calls, and calls `done` with their tokens and results. For
+    /// a process that may not enter its ring any more.
     pub fn transfer_unissued(&mut self, mut done: impl FnMut(u64, Result<usize, Errno>)) {
         while self.unissued() > 0 {
             let last = self.tail.wrapping_sub(1);

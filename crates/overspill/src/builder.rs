@@ -372,8 +372,8 @@ const ROOT_BYTES: usize = 512 << 10;
 /// What the others take, with room to spare.
 const OTHER_BYTES: usize = 64 << 20;
 
-/// Whether there is address space for the tables. They are made by allocations that end the process if they fail, so the largest are
-/// tried here, all at a time.
+/// Whether there is address space for the tables. They are made by allocations that end the process if they fail, so the largest
+/// are tried here, all at a time.
 fn has_room_for_tables(pages_max: u64, regions_max: u16) -> bool {
     let regions = regions_max as usize;
     // swap has room for some pages more in each region

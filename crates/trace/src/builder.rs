@@ -9,8 +9,8 @@ use rustc_hash::FxHashMap;
 const REQUEST_BYTES_MAX: u64 = 4 << 30;
 /// The most pages of a request that is given in pages: as many bytes in pages of 4 KiB.
 const REQUEST_PAGES_MAX: u64 = 1 << 20;
-/// The most pages of a mapping or of a request that is cut into pages: 64 GiB in pages of 4 KiB. A mapping may be as long as its file,
-/// so this is not about what is right: it bounds the memory that one line of a trace takes, here to about 1 GiB.
+/// The most pages of a mapping or of a request that is cut into pages: 64 GiB in pages of 4 KiB. A mapping may be as long as its
+/// file, so this is not about what is right: it bounds the memory that one line of a trace takes, here to about 1 GiB.
 const RANGE_PAGES_MAX: u64 = 1 << 24;
 
 /// Collects references.

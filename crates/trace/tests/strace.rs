@@ -116,8 +116,8 @@ fn times_numbers_and_no_numbers() {
     }
 }
 
-/// `strace --absolute-timestamps=unix` without `-f` puts whole seconds before a call, and no process id. Each second was taken for a
-/// new process, which had none of the files open, so most references were lost in silence, or began at offset 0 again.
+/// `strace --absolute-timestamps=unix` without `-f` puts whole seconds before a call, and no process id. Each second was taken for
+/// a new process, which had none of the files open, so most references were lost in silence, or began at offset 0 again.
 #[test]
 fn times_in_whole_seconds_are_not_process_ids() {
     let text = "\

@@ -15,9 +15,9 @@
 //!   MAP_FIXED counts nothing, because the dynamic loader maps parts of a file in this way that it has just mapped as a whole.
 //!   strace does not show which pages a program then touches, the pages of the programs themselves, which execve maps, and the work
 //!   of io_uring.
-//! - A file's length is known once a call tells it: fstat or statx of a descriptor, a seek relative to the end, ftruncate, O_TRUNC,
-//!   or O_EXCL of a new file. Writes beyond the end then raise it. If it is not known, a mapping counts as a whole, and the place of
-//!   what is appended (O_APPEND) is not known: such a call is counted as unplaced, not as a reference.
+//! - A file's length is known once a call tells it: fstat or statx of a descriptor, a seek relative to the end, ftruncate,
+//!   O_TRUNC, or O_EXCL of a new file. Writes beyond the end then raise it. If it is not known, a mapping counts as a whole, and
+//!   the place of what is appended (O_APPEND) is not known: such a call is counted as unplaced, not as a reference.
 //! - `<unfinished ...>` and `resumed` lines are put together; the call counts where it is resumed.
 //!
 //! A file is identified by its path, as strace prints it, made absolute where the working directory is known (`..` is resolved as
@@ -462,8 +462,8 @@ impl Strace {
         Ok(())
     }
 
-    /// `mmap(address, length, protection, flags, descriptor, offset)`. The kernel's `mmap2` counts its offset in 4096 bytes, but strace
-    /// prints it in bytes, as that of `mmap`.
+    /// `mmap(address, length, protection, flags, descriptor, offset)`. The kernel's `mmap2` counts its offset in 4096 bytes, but
+    /// strace prints it in bytes, as that of `mmap`.
     fn map(&mut self, pid: u64, arguments: &[&[u8]], out: &mut Builder) -> Result<(), String> {
         let &[_, length, protection, flags, descriptor, offset] = arguments else { return Ok(()) };
         if protection == b"PROT_NONE" || has_flag(flags, b"MAP_ANONYMOUS") || has_flag(flags, b"MAP_FIXED") {
