@@ -376,8 +376,8 @@ int overspill_region_unwire(const overspill_region *region, overspill_wire wire)
 
 /* Reads from the file `fd`, from `file_offset` on, into the range, until it is full or the file ends. Stores the number of
    bytes at `done` (unless it is NULL). No other thread may use the range until this has returned. Pages are wired a piece at a
-   time. Errors: OVERSPILL_E_IO, with the reasons of pread(2), or EIO if a page of the range is lost;
-   OVERSPILL_E_WIRED_TOO_MUCH. An error after some bytes were transferred ends the transfer; the next call returns it. */
+   time. Errors: OVERSPILL_E_IO, with the reasons of pread(2), or EIO if a page of the range is lost. An error after some bytes
+   were transferred ends the transfer; the next call returns it. */
 int overspill_region_read_at(const overspill_region *region, size_t offset, size_t length, int fd, uint64_t file_offset,
                              size_t *done);
 
@@ -461,7 +461,7 @@ bool overspill_file_is_direct(const overspill_file *file);
 
 /* Copies the range to `to`, which must not overlap it. No other thread may write to the range until this has returned. Works with
    buffers anywhere, also in a region. Errors: OVERSPILL_E_LOST if a page could not be read, or the file ends before it;
-   OVERSPILL_E_WIRED_TOO_MUCH, OVERSPILL_E_RESOURCES. A part may have been copied then. */
+   OVERSPILL_E_RESOURCES. A part may have been copied then. */
 int overspill_file_read_at(const overspill_file *file, size_t offset, void *to, size_t length);
 
 /* Copies the bytes at `from` into the range, which must not overlap them. No other thread may use the range until this has

@@ -15,6 +15,7 @@ use crate::errno::{self, Errno};
 use crate::home::{Extent, extent, failure, reaches_beyond};
 use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mappings as _, Mistake};
 use crate::machine::{Delivery, Machine};
+use core::marker::PhantomData;
 use core::ops::Range;
 use overspill_store::PageBytes;
 use overspill_vm::Flush;
@@ -47,7 +48,17 @@ pub struct Flusher<K: Kernel> {
     batch: Vec<Flush>,
     tags: Vec<Tag>,
     runs: Vec<Run>,
-    buffer: *mut u8,
+    copies: Copies<K>,
+}
+
+/// Room for the copies of a batch.
+struct Copies<K: Kernel>(*mut u8, PhantomData<K>);
+
+impl<K: Kernel> Drop for Copies<K> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `Flusher::new` made; every write from it has completed.
+        unsafe { K::unmap(self.0, K::FLUSH_PAGES << PAGE_SHIFT) };
+    }
 }
 
 /// Pages of an object that are looked at with the core locked.
@@ -74,22 +85,26 @@ struct Run {
 }
 
 impl<K: Kernel> Flusher<K> {
-    /// Makes one, with I/O of its own.
+    /// Makes one. => `io` is for [`Kernel::FLUSH_PAGES`] transfers at a time, and has none under way
     ///
     /// # Errors
-    /// As [`Kernel::io`]; ENOMEM.
-    pub fn new(engine: K::Engine) -> Result<Self, Errno> {
-        let io = K::io(engine, K::FLUSH_PAGES as u32)?;
+    /// ENOMEM.
+    pub fn new(io: K::Io) -> Result<Self, Errno> {
         let buffer = K::map_anonymous(K::FLUSH_PAGES << PAGE_SHIFT)?;
         // SAFETY: our own fresh mapping. Present from the start, so that no read into it has to wait.
         unsafe { buffer.write_bytes(0, K::FLUSH_PAGES << PAGE_SHIFT) };
         let (batch, tags, runs) =
             (Vec::with_capacity(K::FLUSH_PAGES), Vec::with_capacity(K::FLUSH_PAGES), Vec::with_capacity(K::FLUSH_PAGES));
-        Ok(Flusher { io, mappings: K::Mappings::default(), batch, tags, runs, buffer })
+        Ok(Flusher { io, mappings: K::Mappings::default(), batch, tags, runs, copies: Copies(buffer, PhantomData) })
+    }
+
+    /// Gives the I/O back.
+    pub fn into_io(self) -> K::Io {
+        self.io
     }
 
     fn page(&self, i: usize) -> usize {
-        self.buffer as usize + (i << PAGE_SHIFT)
+        self.copies.0 as usize + (i << PAGE_SHIFT)
     }
 
     /// Writes the changed pages of a range to their file. `wait` is called with the number of arrivals so far, when a page is
@@ -315,13 +330,6 @@ impl<K: Kernel> Flusher<K> {
                 _ => FlushError::Beyond,
             });
         }
-    }
-}
-
-impl<K: Kernel> Drop for Flusher<K> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; every write from it has completed.
-        unsafe { K::unmap(self.buffer, K::FLUSH_PAGES << PAGE_SHIFT) };
     }
 }
 

@@ -185,9 +185,7 @@ impl Builder {
         device_spec::has_place(&swap).map_err(|why| Error::Device(format!("the swap device compressed {why}")))?;
         let policy = self.policy.parse().map_err(Error::Policy)?;
         let engine = if self.manual_daemon { Engine::Psync } else { self.engine };
-        let engine =
-            thread::scope(|scope| scope.spawn(move || engine.resolve()).join()).unwrap_or_else(|panic| resume_unwind(panic));
-        let engine = engine.map_err(|e| Error::Engine(os(e)))?;
+        let engine = resolve(engine)?;
         let delivery = if self.manual_daemon { Delivery::InThread } else { self.delivery };
         let cluster_pages = setup::cluster_pages((memory >> PAGE_SHIFT).min(1 << 28) as u32);
         let cpus = if delivery == Delivery::Threads { allowed_cpus() } else { Vec::new() };
@@ -255,6 +253,7 @@ impl Builder {
             engine,
             manual,
             swapoff: Mutex::new(()),
+            flush_io: Mutex::default(),
             quit,
             write_back: WriteBack::new(self.write_back, self.changed_max.unwrap_or(memory / 4) >> PAGE_SHIFT),
             _status: block,
@@ -363,6 +362,15 @@ impl Owner {
         self.threads.push(thread.map_err(Error::Resources)?);
         Ok(())
     }
+}
+
+/// [`Engine::resolve`] in a thread of its own: some time after a ring is gone, the kernel interrupts a wait of the thread that made
+/// it.
+fn resolve(engine: Engine) -> Result<Engine, Error> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, move || engine.resolve()).map_err(Error::Resources)?;
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic)).map_err(|e| Error::Engine(os(e)))
+    })
 }
 
 /// Address space of the largest tables, in bytes: for each page where it is in swap and its entry of the page table, and for each

@@ -168,9 +168,7 @@ impl OpenFile {
         let (file, shared) = (self.clone(), shared.clone());
         Arc::new(move |pages| {
             let mut flushed = Flushed::default();
-            if let Ok(mut flusher) = Flusher::new(shared.engine) {
-                file.flush_step(&shared, &mut flusher, object, pages, &mut flushed);
-            }
+            let _ = shared.with_flusher(|with| file.flush_step(&shared, with, object, pages, &mut flushed));
             flushed.pages
         })
     }
@@ -186,8 +184,20 @@ impl OpenFile {
     /// # Errors
     /// [`Error::File`], [`Error::FileEnds`]; [`Error::Resources`].
     pub fn flush(&self, shared: &Shared, object: ObjectId, pages: Range<u64>, all: u64, sync: bool) -> Result<(), Error> {
+        let flushed = shared.with_flusher(|with| self.flush_with(shared, with, object, pages, all, sync));
+        flushed.map_err(|e| Error::Resources(os(e)))?
+    }
+
+    fn flush_with(
+        &self,
+        shared: &Shared,
+        with: &mut Flusher,
+        object: ObjectId,
+        pages: Range<u64>,
+        all: u64,
+        sync: bool,
+    ) -> Result<(), Error> {
         let machine = &shared.machine;
-        let mut flusher = Flusher::new(shared.engine).map_err(|e| Error::Resources(os(e)))?;
         let mut flushed = Flushed::default();
         if sync {
             let _quiet = Quiet::new();
@@ -196,7 +206,7 @@ impl OpenFile {
         let mut at = pages.start;
         while at < pages.end {
             let end = pages.end.min(at + FLUSH_STEP);
-            self.flush_step(shared, &mut flusher, object, at..end, &mut flushed);
+            self.flush_step(shared, with, object, at..end, &mut flushed);
             at = end;
         }
         let synced = if sync {

@@ -338,7 +338,7 @@ impl FileRegion {
     /// Copies bytes of the region, from `at` on.
     ///
     /// # Errors
-    /// [`Error::Lost`] if a page could not be read, or the file ends before it; [`Error::WiredTooMuch`], [`Error::Forked`].
+    /// [`Error::Lost`] if a page could not be read, or the file ends before it; [`Error::Forked`].
     ///
     /// # Panics
     /// If the range is not within the region.

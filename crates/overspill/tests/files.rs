@@ -660,6 +660,19 @@ fn a_file_that_is_handed_over_stays_locked() {
     }
 }
 
+/// Each flush had a ring of its own. Some milliseconds after its end, what the thread waited in failed with EINTR.
+#[test]
+fn a_flush_interrupts_no_later_wait() {
+    let pagers = both(); // (the end of a pager may interrupt one)
+    for pager in &pagers {
+        let file = Temp::new("interrupts", &[0; 4 * PAGE]);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        region.write_at(b"changed", 5000).expect("written");
+        region.flush(..).expect("written");
+        assert_eq!(wait_in_vain(), Some(libc::EAGAIN), "{pager:?}");
+    }
+}
+
 /// Without a flush, changes reach the file after a while, and at once if there are too many.
 #[test]
 fn changes_are_written_back() {

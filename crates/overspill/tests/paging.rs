@@ -589,18 +589,6 @@ fn buffers_are_charged_while_they_are_used() {
     }
 }
 
-/// Waits 200 ms for a signal that does not come. Returns the error number.
-fn wait_in_vain() -> Option<i32> {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-    // SAFETY: a set of no signals, and a time, which live over the call.
-    unsafe {
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigtimedwait(&none, std::ptr::null_mut(), &time);
-    }
-    std::io::Error::last_os_error().raw_os_error()
-}
-
 /// The builder tried io_uring in the program's thread. Some milliseconds after that ring was dropped, the kernel woke the thread,
 /// and what it waited in failed with EINTR.
 #[test]

@@ -18,6 +18,7 @@ use crate::kernel::Sim;
 use crate::world::{World, say};
 use overspill_machine::Machine;
 use overspill_machine::flush::{FlushError, Flushed, Flusher};
+use overspill_machine::kernel::Kernel as _;
 use overspill_machine::machine::Delivery;
 use overspill_simkernel::call::{Call, Outcome, SIGBUS};
 use overspill_simkernel::pmap::PAGE;
@@ -156,6 +157,12 @@ pub struct Files {
 
 /// A thread's means to flush.
 type With = Flusher<Sim>;
+
+/// What a thread flushes with.
+fn flusher() -> With {
+    let io = Sim::io((), Sim::FLUSH_PAGES as u32).expect("simulated I/O");
+    Flusher::new(io).expect("memory")
+}
 
 thread_local! {
     static FILES: RefCell<Option<Rc<Files>>> = const { RefCell::new(None) };
@@ -341,7 +348,7 @@ impl Files {
     /// The thread that writes changed pages back. Now and then it flushes as another thread of the program's would.
     pub fn write_back(&self, seed: u64) {
         let mut rng = Rng::new(seed);
-        let mut with = Flusher::new(()).expect("memory");
+        let mut with = flusher();
         while self.threads.get() > 0 {
             sched::Word::new(0).wait(0, Timeout::Tick(1_000 + rng.below(3_000_000) as u64));
             let as_program = rng.below(3) == 0;

@@ -128,3 +128,15 @@ pub fn assert_budget(pager: &Pager, threads: u64) {
     assert_eq!(c.over_budget.get(), 0);
     pager.check();
 }
+
+/// Waits 200 ms for a signal that does not come. Returns the error number.
+pub fn wait_in_vain() -> Option<i32> {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    // SAFETY: a set of no signals, and a time, which live over the call.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigtimedwait(&none, std::ptr::null_mut(), &time);
+    }
+    std::io::Error::last_os_error().raw_os_error()
+}

@@ -5,7 +5,6 @@ use crate::home::Homes;
 use crate::program::{Going, LEAST_BUDGET};
 use crate::world::{say, tell};
 use overspill_machine::files::DeviceName;
-use overspill_machine::flush::Flusher;
 use overspill_machine::home::HomeFile;
 use overspill_machine::ranges::{Flags, Kind, Range as AddressRange};
 use overspill_simkernel::call::{Advice, Call, Outcome, READ_WRITE, SIGBUS};
@@ -37,7 +36,7 @@ impl<'a> FileThread<'a> {
     /// Makes thread number `name`.
     pub fn new(files: &'a Files, seed: u64, habits: FileHabits, name: usize) -> Self {
         let regions = (0..habits.regions).map(|_| None).collect();
-        let with = Flusher::new(()).expect("memory");
+        let with = super::flusher();
         FileThread { files, rng: Rng::new(seed), habits, name, step: 0, regions, written: BTreeMap::new(), with }
     }
 

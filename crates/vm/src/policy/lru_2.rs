@@ -23,8 +23,8 @@
 //!   recent: the listed pages that were referenced in the last period, by their last reference, whichever heap they are in
 //! ```
 //!
-//! A page waits at most once for each reference to it, so a victim stays O(log n), amortised, however long the period is. If nothing
-//! is ready, the least of those that wait goes. At most `crp` pages wait: each reference in the period is to one page.
+//! A page waits at most once for each reference to it, so a victim stays O(log n), amortised, however long the period is. If
+//! nothing is ready, the least of those that wait goes. At most `crp` pages wait: each reference in the period is to one page.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
