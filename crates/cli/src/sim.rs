@@ -325,6 +325,13 @@ fn sampling_margins(
         );
         return Err(Failure::new(message));
     }
+    if trace.unique() < PARTS * PART_PAGES_MIN as u32 {
+        let message = format!(
+            "--sample {rate}: {} of the pages are in the sample, which are too few to tell anything; take a larger share",
+            trace.unique()
+        );
+        return Err(Failure::new(message));
+    }
     let mut estimates = vec![Vec::new(); jobs.len()];
     for (n, part) in trace.split(PARTS).iter().enumerate() {
         let string = references(file, &part.pages, part.unique, &part.writes, trace.is_of_files())?;

@@ -29,6 +29,8 @@ const CLIENTS_MAX: usize = 8;
 const IDLE_NS: u64 = 10_000_000_000;
 /// The interval at which a client is told how far its swapoff is, in nanoseconds.
 const PROGRESS_NS: u64 = 100_000_000;
+/// After a client could not be let in, nobody is for so long, in nanoseconds.
+const LISTENS_AGAIN_NS: u64 = 1_000_000_000;
 
 /// A control socket that is bound and listens.
 #[derive(Debug)]
@@ -115,12 +117,14 @@ struct Job {
 pub fn serve(machine: &Machine, engine: Engine, listener: Option<&Listener>, follower: &mut Follower, look: impl Fn()) {
     let mut clients = [const { None::<Client> }; CLIENTS_MAX];
     let mut job = None;
+    let mut listens_at = 0;
     let mut stays = Stays::off(); // a swapoff on the same-CPU handler's CPU would keep faults waiting
     while !machine.shutdown.has_begun() {
         follower.look(&machine.host.following);
         stays.update(&machine.host.wake_policy);
         let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CLIENTS_MAX + 2];
-        polls[CLIENTS_MAX].fd = listener.map_or(-1, |listener| listener.socket.raw());
+        let now = sys::now_ns();
+        polls[CLIENTS_MAX].fd = listener.filter(|_| now >= listens_at).map_or(-1, |listener| listener.socket.raw());
         polls[CLIENTS_MAX + 1].fd = machine.shutdown.event();
         for (poll, client) in polls.iter_mut().zip(&clients) {
             poll.fd = client.as_ref().map_or(-1, |c| c.socket.raw());
@@ -145,7 +149,8 @@ pub fn serve(machine: &Machine, engine: Engine, listener: Option<&Listener>, fol
         if let Some(listener) = listener
             && polls[CLIENTS_MAX].revents != 0
         {
-            accept(listener, &mut clients, now);
+            // If a client cannot be let in, because the program may open no more files, it would be seen again at once.
+            listens_at = if accept(listener, &mut clients, now).is_ok() { 0 } else { now + LISTENS_AGAIN_NS };
         }
         if job.is_none() {
             look();
@@ -186,22 +191,27 @@ fn work(machine: &Machine, job: &mut Job, clients: &[Option<Client>; CLIENTS_MAX
     state == State::Busy && heard
 }
 
-fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now: u64) {
+/// Lets a client in, or says why not.
+///
+/// # Errors
+/// As accept(2).
+fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now: u64) -> Result<(), Errno> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no address is asked for.
-    let Ok(socket) = (unsafe { sys!(libc::SYS_accept4, listener.socket.raw(), 0, 0, flags) }) else { return };
+    let socket = unsafe { sys!(libc::SYS_accept4, listener.socket.raw(), 0, 0, flags) }?;
     let client = Client { socket: Fd::new(socket), since: now };
     if !sys::peer(client.socket.raw()).is_ok_and(|peer| [listener.owner, 0].contains(&peer.uid)) {
         refuse(&client, format_args!("this process belongs to user {}; ask as that user or as root", listener.owner));
     } else if let Some(free) = clients.iter_mut().find(|c| c.is_none()) {
         *free = Some(client);
-        return;
+        return Ok(());
     } else {
         refuse(&client, format_args!("{CLIENTS_MAX} others are asking this process already; try again"));
     }
     // Read what the client has already sent: if a socket is closed with unread data, the client does not get the answer.
     let mut packet = [0u8; PACKET_MAX];
     while let (Received::Packet(_) | Received::TooLong, _) = receive(&client, &mut packet) {}
+    Ok(())
 }
 
 /// Reads one packet and answers it. Returns whether the client stays.

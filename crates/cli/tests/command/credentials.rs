@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 /// Whether these tests can run: only root has rights to give up.
 fn root() -> bool {
@@ -97,7 +98,8 @@ fn a_library_with_functions_of_libcs_names() {
 }
 
 /// A sandbox allows no more open files, which limits poll(2), too. The pager's threads did not see any message, so the next fault
-/// waited for ever; and with fewer than ten files its control thread did not sleep.
+/// waited for ever; and with fewer than ten files its control thread did not sleep. Nor did it once somebody had asked it
+/// something, whom it could not let in.
 #[test]
 fn a_program_that_may_open_no_files_is_paged() {
     if !able() {
@@ -106,8 +108,18 @@ fn a_program_that_may_open_no_files_is_paged() {
     let dir = place("no-files");
     let program = build(&dir, "gives_up.c");
     for engine in ["io_uring", "psync"] {
-        let options = ["--memory", "16M", "--swap", &swap_option(&dir, ""), "--engine", engine];
+        let name = format!("no-files-{engine}-{}", std::process::id());
+        let options = ["--memory", "16M", "--swap", &swap_option(&dir, ""), "--engine", engine, "--name", &name];
+        let of = name.clone();
+        let asks = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(1500));
+            let mut asks = Command::new(overspill());
+            asks.args(["swaps", &of]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("overspill runs")
+        });
         let r = run(&dir, &options, None, &program, &["files"]);
+        let mut asks = asks.join().expect("it runs");
+        let _ = asks.kill();
+        asks.wait().expect("it ran");
         assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{engine}: {:?}", r.output);
         assert!(r.stat("pages_in") > 1000, "{engine}: {}", r.stats);
         no_swap_file_left(&dir);

@@ -214,6 +214,8 @@ fn a_sample_is_within_its_margin() {
     assert_eq!(lines[0][9..], ["sample", "faults_margin_95"], "as in JSON");
     assert_eq!((lines[1].len(), lines[1][9]), (11, "0.1"));
     refused(&["sim", "-t", &trace, "-p", "lru", "-m", "100", "--sample", "0.1"], 125, &["too small", "from 800 pages"]);
+    let few = dir.file("few.txt", "1\n2\n3\n"); // of an empty sample it said "no faults", and was certain
+    refused(&["sim", "-t", &few, "-p", "lru", "-m", "1000000", "--sample", "0.001"], 125, &["too few", "larger share"]);
     for rate in ["0", "1", "2", "x"] {
         refused(&["sim", "-t", &trace, "-p", "lru", "-m", "100", "--sample", rate], 125, &["above 0 and below 1"]);
     }
