@@ -17,6 +17,7 @@ use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mappings as _, M
 use crate::machine::{Delivery, Machine};
 use core::marker::PhantomData;
 use core::ops::Range;
+use core::slice::from_mut;
 use overspill_store::PageBytes;
 use overspill_vm::Flush;
 use overspill_vm::page::State;
@@ -194,11 +195,13 @@ impl<K: Kernel> Flusher<K> {
         let addr = machine.map.read().addr(page);
         let core = machine.core.lock();
         let word = core.vm.page(page);
+        // With handler threads it might wait for one, if the program discards the page just now.
+        let mut copy_in_thread = || machine.config.delivery == Delivery::InThread && K::copy_of_program(addr, from_mut(to)) == 1;
         if word.state() != State::Active || word.busy() {
             Again::Moves
         } else if !K::is_resident(addr) {
             Again::IsDiscarded
-        } else if self.mappings.read(addr, to).is_ok() || K::copy_of_program(addr, core::slice::from_mut(to)) == 1 {
+        } else if copy_in_thread() || self.mappings.read(addr, to).is_ok() {
             Again::Copied
         } else {
             Again::Fails
