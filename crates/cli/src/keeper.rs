@@ -24,6 +24,7 @@
 
 use crate::Failure;
 use overspill_linux::family::FamilyFile;
+use overspill_linux::sys;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::io::{self, Read, Write};
@@ -158,6 +159,5 @@ impl Run<'_> {
 /// When a process began, in the kernel's ticks.
 fn began_at(process: &Path) -> Option<u64> {
     let stat = fs::read(process.join("stat")).ok()?;
-    let (_, fields) = str::from_utf8(&stat[stat.iter().rposition(|b| *b == b')')?..]).ok()?.split_once(' ')?;
-    fields.split(' ').nth(19)?.parse().ok() // starttime, the 22nd of all: proc_pid_stat(5)
+    str::from_utf8(sys::field_of_stat(&stat, 22)?).ok()?.parse().ok() // starttime
 }

@@ -6,6 +6,7 @@
 use crate::control::Kind;
 use crate::device_spec::{DeviceSpec, FILES_MAX, Medium, NAME_MAX};
 use crate::sys::{self, Errno, Fd, sys};
+use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 pub use overspill_machine::files::DeviceName;
 use overspill_machine::files::{CHUNK, Chunk, Files, Pieces};
@@ -19,6 +20,14 @@ const CHUNKS: [u64; 3] = [CHUNK, CHUNK / 16, CHUNK / 256];
 /// How often a name is tried that others use for a moment, and the time between, in nanoseconds: a second in all, a guess.
 const NAME_TRIES: u32 = 1000;
 const NAME_WAIT_NS: u64 = 1_000_000;
+
+/// Whether there is an empty file at this path, which ends with a zero byte, or nothing.
+fn is_empty_or_gone(path: &[u8]) -> bool {
+    match sys::lstat(CStr::from_bytes_with_nul(path).expect("a path with its end")) {
+        Ok(stat) => stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_size == 0,
+        Err(errno) => errno == libc::ENOENT,
+    }
+}
 
 /// An open swap file.
 #[derive(Debug)]
@@ -281,7 +290,7 @@ impl SwapFile {
         let mut tries = 0;
         let fd = loop {
             match sys::open(path, flags, 0o600) {
-                Err(libc::EEXIST) if tries < NAME_TRIES && sys::is_empty_or_gone(path) => {
+                Err(libc::EEXIST) if tries < NAME_TRIES && is_empty_or_gone(path) => {
                     tries += 1;
                     sys::futex_wait(&AtomicU32::new(0), 0, NAME_WAIT_NS);
                 }

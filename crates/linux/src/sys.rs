@@ -11,6 +11,7 @@ mod threads;
 
 pub use clock::*;
 use core::arch::asm;
+use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 pub use memory::*;
@@ -151,18 +152,6 @@ pub fn file_stat(fd: i32) -> Result<libc::stat, Errno> {
     Ok(stat)
 }
 
-/// Whether there is an empty file at this path, which ends with a zero byte, or nothing.
-pub fn is_empty_or_gone(path: &[u8]) -> bool {
-    assert_eq!(path.last(), Some(&0));
-    // SAFETY: all-zero bytes are a valid stat, which the kernel writes.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: the path has an end, and it and the structure live over the call.
-    match unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut stat, libc::AT_SYMLINK_NOFOLLOW) } {
-        Ok(_) => stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_size == 0,
-        Err(errno) => errno == libc::ENOENT,
-    }
-}
-
 /// The flags that a file was opened with.
 ///
 /// # Errors
@@ -215,11 +204,23 @@ pub fn read_file<'a>(path: &[u8], buf: &'a mut [u8]) -> Result<&'a [u8], Errno> 
 ///
 /// # Errors
 /// As the call.
-pub fn stat(path: &core::ffi::CStr) -> Result<libc::stat, Errno> {
+pub fn stat(path: &CStr) -> Result<libc::stat, Errno> {
+    stat_with(path, 0)
+}
+
+/// lstat(2).
+///
+/// # Errors
+/// As the call.
+pub fn lstat(path: &CStr) -> Result<libc::stat, Errno> {
+    stat_with(path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+fn stat_with(path: &CStr, flags: i32) -> Result<libc::stat, Errno> {
     // SAFETY: all-zero bytes are a valid stat, which the kernel writes.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: a C string; the structure lives over the call.
-    unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut stat, 0) }?;
+    unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut stat, flags) }?;
     Ok(stat)
 }
 

@@ -65,10 +65,8 @@ impl<K: Kernel> Drop for Copies<K> {
 /// Pages of an object that are looked at with the core locked.
 const FORGET_PAGES: u64 = 1024;
 
-/// The outcome of a second look at a page.
-enum Again {
-    /// It is copied.
-    Copied,
+/// Why a page was not copied.
+enum NotCopied {
     /// The program has discarded it, so it has no change.
     IsDiscarded,
     /// The page daemon takes it away, or it is being brought back.
@@ -145,24 +143,26 @@ impl<K: Kernel> Flusher<K> {
             let mapped = self.batch[at..].iter().enumerate().take_while(|next| follows(*next)).count();
             // SAFETY: pages of this flush's own buffer.
             let pages = unsafe { core::slice::from_raw_parts_mut(self.page(at) as *mut PageBytes, mapped.max(1)) };
-            let mut copied = match flush.parked {
-                Some(_) => usize::from(self.copy_parked(machine, &flush, &mut pages[0])),
+            let copied = match flush.parked {
+                Some(_) if self.copy_parked(machine, &flush, &mut pages[0]) => Ok(1),
+                Some(_) => Err(NotCopied::Moves),
                 None => self.copy_mapped(machine, flush.page, pages),
             };
-            if copied == 0 {
-                match if flush.parked.is_some() { Again::Moves } else { self.copy_again(machine, flush.page, &mut pages[0]) } {
-                    Again::Copied => copied = 1,
-                    Again::IsDiscarded => {}
-                    Again::Moves => missing = missing.or(Some(flush.page.index())),
-                    Again::Fails => _ = flushed.error.get_or_insert(FlushError::Io(errno::EFAULT)),
+            match copied {
+                Ok(n) => {
+                    for (flush, bytes) in self.batch[at..].iter().zip(&pages[..n]) {
+                        let tag = machine.content.fingerprint(flush.page, bytes);
+                        self.tags.push(if tag == flush.base { Tag::UNKNOWN } else { tag });
+                    }
                 }
-            }
-            if copied == 0 {
-                self.tags.push(Tag::UNKNOWN);
-            }
-            for (flush, bytes) in self.batch[at..].iter().zip(&pages[..copied]) {
-                let tag = machine.content.fingerprint(flush.page, bytes);
-                self.tags.push(if tag == flush.base { Tag::UNKNOWN } else { tag });
+                Err(why) => {
+                    self.tags.push(Tag::UNKNOWN);
+                    match why {
+                        NotCopied::IsDiscarded => {}
+                        NotCopied::Moves => missing = missing.or(Some(flush.page.index())),
+                        NotCopied::Fails => _ = flushed.error.get_or_insert(FlushError::Io(errno::EFAULT)),
+                    }
+                }
             }
         }
         let mut core = machine.core.lock();
@@ -175,36 +175,37 @@ impl<K: Kernel> Flusher<K> {
     }
 
     /// Copies mapped pages, neighbours from this one on. Returns how many: up to the first that is missing.
-    fn copy_mapped(&mut self, machine: &Machine<K>, first: PageId, to: &mut [PageBytes]) -> usize {
+    fn copy_mapped(&mut self, machine: &Machine<K>, first: PageId, to: &mut [PageBytes]) -> Result<usize, NotCopied> {
         let addr = machine.map.read().addr(first);
-        if machine.config.delivery == Delivery::InThread || K::mistake(Mistake::WaitsInAFlush) {
-            return K::copy_of_program(addr, to); // for a thread in the kernel nobody brings a page in
-        }
-        match self.mappings.read(addr, to.as_flattened_mut()) {
-            Ok(bytes) => bytes >> PAGE_SHIFT,
-            Err(errno::EIO) => 0,
-            Err(_) => K::copy_of_program(addr, to), // without /proc it may wait all the same
-        }
+        let copied = if machine.config.delivery == Delivery::InThread || K::mistake(Mistake::WaitsInAFlush) {
+            K::copy_of_program(addr, to) // for a thread in the kernel nobody brings a page in
+        } else {
+            match self.mappings.read(addr, to.as_flattened_mut()) {
+                Ok(bytes) => bytes >> PAGE_SHIFT,
+                Err(errno::EIO) => 0,
+                Err(_) => K::copy_of_program(addr, to), // without /proc it may wait all the same
+            }
+        };
+        if copied > 0 { Ok(copied) } else { self.copy_again(machine, first, addr, &mut to[0]) }
     }
 
     /// Looks again at a mapped page that was not there to be copied, while nobody can take it away or bring it back.
     ///
     /// (Earlier, a page that was there, and could not be read for another reason, was tried again for ever: where the program had
     /// protected it, or a sandbox forbids process_vm_readv.)
-    fn copy_again(&mut self, machine: &Machine<K>, page: PageId, to: &mut PageBytes) -> Again {
-        let addr = machine.map.read().addr(page);
+    fn copy_again(&mut self, machine: &Machine<K>, page: PageId, addr: usize, to: &mut PageBytes) -> Result<usize, NotCopied> {
         let core = machine.core.lock();
         let word = core.vm.page(page);
         // With handler threads it might wait for one, if the program discards the page just now.
         let mut copy_in_thread = || machine.config.delivery == Delivery::InThread && K::copy_of_program(addr, from_mut(to)) == 1;
         if word.state() != State::Active || word.busy() {
-            Again::Moves
+            Err(NotCopied::Moves)
         } else if !K::is_resident(addr) {
-            Again::IsDiscarded
+            Err(NotCopied::IsDiscarded)
         } else if copy_in_thread() || self.mappings.read(addr, to).is_ok() {
-            Again::Copied
+            Ok(1)
         } else {
-            Again::Fails
+            Err(NotCopied::Fails)
         }
     }
 

@@ -562,19 +562,24 @@ fn a_program_in_the_background_keeps_its_block_device() {
 /// nothing without a device behind it, and the other program ran without paging.
 #[test]
 fn a_program_that_is_started_has_a_file_in_place_of_a_block_device() {
+    let command = ["--", "sh", "-c", "\"$0\" 32 500; exit $?"];
+    is_paged_on_a_block_device("started", "random_text.c", &command, "all bytes right\n");
+}
+
+/// Runs the program with 16 MiB and a block device. It says what it must, and the pager nothing. `args`: those before it.
+fn is_paged_on_a_block_device(test: &str, program: &str, args: &[&str], says: &str) {
     if !able() {
         return;
     }
-    let dir = place("started");
+    let dir = place(test);
     let Some(device) = Loop::new(&dir.join("disk")) else {
         return println!("not run: no loop device can be had here");
     };
-    let program = build(&dir, "random_text.c");
+    let program = build(&dir, program);
     let mut command = patiently(overspill());
-    command.args(["run", "--memory", "16M", "--swap", &format!("block:{}", device.0), "--"]);
-    command.args(["sh", "-c", "\"$0\" 32 500; exit $?"]).arg(&program).env("TMPDIR", &dir);
-    let output = command.output().expect("overspill runs");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "all bytes right\n", "{output:?}");
+    command.args(["run", "--memory", "16M", "--swap", &format!("block:{}", device.0)]).args(args).arg(&program);
+    let output = command.env("TMPDIR", &dir).output().expect("overspill runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), says, "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "it is paged");
     drop(device);
     fs::remove_dir_all(&dir).expect("cleanup");
@@ -584,21 +589,8 @@ fn a_program_that_is_started_has_a_file_in_place_of_a_block_device() {
 /// new image had no swap, and ran without paging; the end of the run did not say so.
 #[test]
 fn a_program_that_execs_while_its_child_has_the_block_device_has_a_file() {
-    if !able() {
-        return;
-    }
-    let dir = place("exec-after-fork");
-    let Some(device) = Loop::new(&dir.join("disk")) else {
-        return println!("not run: no loop device can be had here");
-    };
-    let program = build(&dir, "exec_after_fork.c");
-    let mut command = patiently(overspill());
-    command.args(["run", "--memory", "16M", "--no-compress", "--swap", &format!("block:{}", device.0), "--"]).arg(&program);
-    let output = command.env("TMPDIR", &dir).output().expect("overspill runs");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "it is paged");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "the new image: right\nthe child: right\n", "{output:?}");
-    drop(device);
-    fs::remove_dir_all(&dir).expect("cleanup");
+    let says = "the new image: right\nthe child: right\n";
+    is_paged_on_a_block_device("exec-after-fork", "exec_after_fork.c", &["--no-compress", "--"], says);
 }
 
 /// The end of the run was silent about a program that went on without paging from an exec on.

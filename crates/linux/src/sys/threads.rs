@@ -223,13 +223,17 @@ pub fn wants_cpu(tid: u32) -> bool {
     stat_field(tid, 3, |state| Some(state == b"R")).unwrap_or(true)
 }
 
-/// Reads a field of a thread's stat by `read_field`. Fields are numbered as in proc_pid_stat(5), from the third on.
+/// Reads a field of a thread's stat by `read_field`: [`field_of_stat`].
 fn stat_field<T>(tid: u32, field: usize, read_field: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let mut text = [0; 1024];
-    let stat = read_file(&task_path(tid, format_args!("stat")), &mut text).ok()?;
+    read_field(field_of_stat(read_file(&task_path(tid, format_args!("stat")), &mut text).ok()?, field)?)
+}
+
+/// A field of the stat of a process or a thread, numbered as in proc_pid_stat(5), from the third on.
+pub fn field_of_stat(stat: &[u8], field: usize) -> Option<&[u8]> {
     // the second field, the name, may have any characters, but ends with the last parenthesis
     let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
-    read_field(stat[name_ends..].split(|byte| *byte == b' ').nth(field - 2)?)
+    stat[name_ends..].split(|byte| *byte == b' ').nth(field - 2)
 }
 
 /// A bit set of one CPU. => `cpu` is below 1024
