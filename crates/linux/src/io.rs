@@ -4,9 +4,10 @@
 //! Both engines have the same interface: issue, wait, then take completions ([`overspill_machine::kernel::Io`]). The plain engine
 //! does the transfer when it is issued. Neither allocates after construction.
 
+use crate::kernel::Linux;
 use crate::ring::{self, Entry, Ring};
 use crate::sys::{self, Errno};
-use overspill_machine::kernel::{Done, IoVec};
+use overspill_machine::kernel::{Done, IoVec, Kernel};
 use std::collections::VecDeque;
 
 /// Which engine to use.
@@ -112,6 +113,28 @@ pub struct Io {
     kind: Kind,
     watches: [Option<Watch>; WATCHES],
     done: VecDeque<Done>,
+    lent: Option<Lent>,
+}
+
+/// The most transfers of [`Io::lent`] at a time: those of a flush.
+const LENT_MAX: u32 = <Linux as Kernel>::FLUSH_PAGES as u32;
+
+/// [`Io::lent`]
+struct Lent {
+    /// The process that made it.
+    process: u32,
+    /// Transfers whose completions have not been taken.
+    under_way: u32,
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        if let (Some(Lent { process, under_way: 0 }), Kind::Uring(ring)) =
+            (&self.lent, std::mem::replace(&mut self.kind, Kind::Psync))
+        {
+            idle::put(*process, ring);
+        }
+    }
 }
 
 impl Io {
@@ -124,13 +147,20 @@ impl Io {
         Io::with(engine, depth, ring::SINGLE_ISSUER | ring::DEFER_TASKRUN)
     }
 
-    /// As [`Io::new`], but for one thread at a time: a thread that issues waits for the completion before another thread uses this.
+    /// For as many transfers at a time as a flush makes, by threads of the program's, one at a time: a thread that issues waits for the
+    /// completion before another thread uses this. Watches nothing. When it is dropped, its ring is kept for the next one.
     ///
     /// # Errors
     /// As [`Io::new`].
-    pub fn lent(engine: Engine, depth: u32) -> Result<Io, Errno> {
-        // the thread that issued gets its completions when it enters the kernel, so the kernel need not interrupt it
-        Io::with(engine, depth, ring::COOP_TASKRUN)
+    pub fn lent(engine: Engine) -> Result<Io, Errno> {
+        let process = std::process::id();
+        let mut io = match (engine != Engine::Psync).then(|| idle::take(process)).flatten() {
+            Some(ring) => Io::of(Kind::Uring(ring), LENT_MAX),
+            // the thread that issued gets its completions when it enters the kernel, so the kernel need not interrupt it
+            None => Io::with(engine, LENT_MAX, ring::COOP_TASKRUN)?,
+        };
+        io.lent = Some(Lent { process, under_way: 0 });
+        Ok(io)
     }
 
     fn with(engine: Engine, depth: u32, flags: u32) -> Result<Io, Errno> {
@@ -138,7 +168,12 @@ impl Io {
             Engine::Psync => Kind::Psync,
             _ => Kind::Uring(Ring::new((depth * 2).next_power_of_two(), flags)?),
         };
-        Ok(Io { kind, watches: [None; WATCHES], done: VecDeque::with_capacity(depth as usize * 2 + WATCHES) })
+        Ok(Io::of(kind, depth))
+    }
+
+    fn of(kind: Kind, depth: u32) -> Io {
+        let done = VecDeque::with_capacity(depth as usize * 2 + WATCHES);
+        Io { kind, watches: [None; WATCHES], done, lent: None }
     }
 
     /// Completes with `token` whenever `fd` becomes readable.
@@ -220,6 +255,34 @@ impl Io {
         }
     }
 
+    /// The next completion of the ring.
+    fn next_of_ring(&mut self) -> Option<Done> {
+        let (token, result) = loop {
+            let Kind::Uring(ring) = &mut self.kind else { return None };
+            let done = ring.completion()?;
+            let removal = (TOKEN_REMOVED - done.token) as usize;
+            if removal < WATCHES {
+                self.removed(removal, done.result);
+                continue;
+            }
+            // (The end of a poll that was removed is no news.)
+            if !done.more()
+                && done.result != -libc::ECANCELED
+                && let Some(at) = self.watch_of(done.token)
+            {
+                self.ended(at);
+            }
+            break (done.token, done.result);
+        };
+        Some(Done { token, result: if result < 0 { Err(-result) } else { Ok(result as usize) } })
+    }
+
+    fn note_issued(&mut self) {
+        if let Some(lent) = &mut self.lent {
+            lent.under_way += 1;
+        }
+    }
+
     /// # Safety
     /// The memory and descriptors of the entry live until it has completed.
     unsafe fn push(&mut self, entry: Entry) {
@@ -274,6 +337,7 @@ impl overspill_machine::kernel::Io for Io {
     }
 
     unsafe fn read(&mut self, fd: i32, buf: *mut u8, len: usize, offset: u64, token: u64) {
+        self.note_issued();
         if let Kind::Psync = self.kind {
             // SAFETY: the caller's promise.
             let result = unsafe { sys::pread_full(fd, buf, len, offset) };
@@ -285,6 +349,7 @@ impl overspill_machine::kernel::Io for Io {
     }
 
     unsafe fn write(&mut self, fd: i32, iov: &[IoVec], offset: u64, token: u64) {
+        self.note_issued();
         if let Kind::Psync = self.kind {
             // SAFETY: the caller's promise.
             let result = unsafe { sys::pwritev(fd, iov, offset) };
@@ -324,27 +389,38 @@ impl overspill_machine::kernel::Io for Io {
     }
 
     fn completion(&mut self) -> Option<Done> {
-        if let Some(done) = self.done.pop_front() {
-            return Some(done);
+        let done = self.done.pop_front().or_else(|| self.next_of_ring())?;
+        if let Some(lent) = &mut self.lent {
+            lent.under_way -= 1;
         }
-        let (token, result) = loop {
-            let Kind::Uring(ring) = &mut self.kind else { return None };
-            let done = ring.completion()?;
-            let removal = (TOKEN_REMOVED - done.token) as usize;
-            if removal < WATCHES {
-                self.removed(removal, done.result);
-                continue;
-            }
-            // (The end of a poll that was removed is no news.)
-            if !done.more()
-                && done.result != -libc::ECANCELED
-                && let Some(at) = self.watch_of(done.token)
-            {
-                self.ended(at);
-            }
-            break (done.token, done.result);
-        };
-        Some(Done { token, result: if result < 0 { Err(-result) } else { Ok(result as usize) } })
+        Some(done)
+    }
+}
+
+/// Rings of [`Io::lent`] that nobody uses now. They stay for the next owner: some milliseconds after a ring is gone, the kernel
+/// interrupts what a thread waits in that made it or issued by it ([`Engine::resolve`]), and these are threads of the program's.
+mod idle {
+    use super::Ring;
+    use crate::lock::Mutex;
+
+    /// Those of some pagers and flushes. More are dropped.
+    const RINGS_MAX: usize = 16;
+    /// Each with the process that made it: a child finds copies of its parent's. It may also find the lock taken, for ever.
+    static RINGS: Mutex<[Option<(u32, Ring)>; RINGS_MAX]> = Mutex::new([const { None }; RINGS_MAX]);
+
+    pub fn take(process: u32) -> Option<Ring> {
+        let mut rings = RINGS.try_lock()?;
+        let kept = rings.iter_mut().find(|kept| kept.as_ref().is_some_and(|(of, _)| *of == process))?;
+        kept.take().map(|(_, ring)| ring)
+    }
+
+    pub fn put(process: u32, ring: Ring) {
+        if process == std::process::id()
+            && let Some(mut rings) = RINGS.try_lock()
+            && let Some(place) = rings.iter_mut().find(|kept| kept.as_ref().is_none_or(|(of, _)| *of != process))
+        {
+            *place = Some((process, ring));
+        }
     }
 }
 
@@ -392,7 +468,7 @@ mod tests {
     #[test]
     fn transfers_are_made_though_the_ring_may_not_be_entered() {
         let test = || {
-            let Ok(mut io) = Io::lent(Engine::Uring, 2) else { return };
+            let Ok(mut io) = Io::lent(Engine::Uring) else { return };
             let file = rustix::fs::memfd_create("transfers", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
             let stmt = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
             let enter = libc::SYS_io_uring_enter as u32;

@@ -75,8 +75,6 @@ pub mod home {
     pub use overspill_machine::flush::{FlushError, Flushed};
     pub use overspill_machine::home::HomeFile;
 
-    /// The most transfers of a flush at a time.
-    pub const FLUSH_TRANSFERS: u32 = <crate::kernel::Linux as overspill_machine::kernel::Kernel>::FLUSH_PAGES as u32;
     /// [`overspill_machine::flush::Flusher`].
     pub type Flusher = overspill_machine::flush::Flusher<crate::kernel::Linux>;
 }

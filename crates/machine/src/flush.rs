@@ -97,11 +97,6 @@ impl<K: Kernel> Flusher<K> {
         Ok(Flusher { io, mappings: K::Mappings::default(), batch, tags, runs, copies: Copies(buffer, PhantomData) })
     }
 
-    /// Gives the I/O back.
-    pub fn into_io(self) -> K::Io {
-        self.io
-    }
-
     fn page(&self, i: usize) -> usize {
         self.copies.0 as usize + (i << PAGE_SHIFT)
     }

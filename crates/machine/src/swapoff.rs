@@ -38,6 +38,8 @@ use overspill_vm::{CLUSTER_PAGES_MAX, Copies, MoveRun, PageIn, PageOut, Swapoff,
 
 /// Runs under way at a time.
 const FLIGHTS: usize = 4;
+/// The most transfers of a swapoff at a time: a run's pages, and its table of tags.
+const TRANSFERS_MAX: u32 = 2 * FLIGHTS as u32;
 /// For so long after a hard fault only one run is under way, and a short one, in nanoseconds: the program's reads wait behind
 /// those runs in the devices' queues.
 const COURTESY_NS: u64 = 5_000_000;
@@ -232,7 +234,14 @@ impl<K: Kernel> Worker<K> {
     /// # Errors
     /// [`BeginError`]; nothing is changed then.
     pub fn new(machine: &Machine<K>, engine: K::Engine, device: DeviceId) -> Result<Self, BeginError> {
-        let resources = BeginError::Resources;
+        Self::with(K::io(engine, TRANSFERS_MAX).map_err(BeginError::Resources)?, machine, device)
+    }
+
+    /// The same with this I/O. => it is for 8 transfers at a time, and has none under way
+    ///
+    /// # Errors
+    /// As [`Worker::new`].
+    pub fn with(io: K::Io, machine: &Machine<K>, device: DeviceId) -> Result<Self, BeginError> {
         let (limit, free_low) = {
             let core = machine.core.lock();
             (core.vm.limit(), core.vm.free_low())
@@ -244,8 +253,7 @@ impl<K: Kernel> Worker<K> {
             n => (n.min(CLUSTER_PAGES_MAX as u64) as u32, 1),
         };
         let pages = (run_pages + TABLE_PAGES) * flights_max as u32;
-        let io = K::io(engine, FLIGHTS as u32 * 2).map_err(resources)?;
-        let buffers = K::map_anonymous((pages as usize) << PAGE_SHIFT).map_err(resources)?;
+        let buffers = K::map_anonymous((pages as usize) << PAGE_SHIFT).map_err(BeginError::Resources)?;
         let _ = K::advise(buffers as usize, (pages as usize) << PAGE_SHIFT, Advice::WipeOnFork); // a forked child has no swapoff
         let mut copies = Copies::default();
         let begun = loop {

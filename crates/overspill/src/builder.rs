@@ -253,7 +253,6 @@ impl Builder {
             engine,
             manual,
             swapoff: Mutex::new(()),
-            flush_io: Mutex::default(),
             quit,
             write_back: WriteBack::new(self.write_back, self.changed_max.unwrap_or(memory / 4) >> PAGE_SHIFT),
             _status: block,

@@ -8,6 +8,7 @@ use crate::shared::Shared;
 use overspill_linux::control::{Device, Progress};
 use overspill_linux::device_spec::{self, DeviceSpec, Medium};
 use overspill_linux::devices::{self, Backing};
+use overspill_linux::io::Io;
 use overspill_linux::setup;
 use overspill_linux::signature;
 use overspill_linux::swap_file::SwapFiles;
@@ -43,7 +44,8 @@ struct Running<'a> {
 impl<'a> Running<'a> {
     fn begin(shared: &'a Shared, device: DeviceId) -> Result<Running<'a>, BeginError> {
         let _quiet = Quiet::new();
-        let worker = Some(Worker::new(&shared.machine, shared.engine, device)?);
+        let io = Io::lent(shared.engine).map_err(BeginError::Resources)?;
+        let worker = Some(Worker::with(io, &shared.machine, device)?);
         Ok(Running { shared, worker, process: std::process::id() })
     }
 

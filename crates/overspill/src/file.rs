@@ -168,7 +168,9 @@ impl OpenFile {
         let (file, shared) = (self.clone(), shared.clone());
         Arc::new(move |pages| {
             let mut flushed = Flushed::default();
-            let _ = shared.with_flusher(|with| file.flush_step(&shared, with, object, pages, &mut flushed));
+            if let Ok(mut with) = shared.flusher() {
+                file.flush_step(&shared, &mut with, object, pages, &mut flushed);
+            }
             flushed.pages
         })
     }
@@ -184,8 +186,8 @@ impl OpenFile {
     /// # Errors
     /// [`Error::File`], [`Error::FileEnds`]; [`Error::Resources`].
     pub fn flush(&self, shared: &Shared, object: ObjectId, pages: Range<u64>, all: u64, sync: bool) -> Result<(), Error> {
-        let flushed = shared.with_flusher(|with| self.flush_with(shared, with, object, pages, all, sync));
-        flushed.map_err(|e| Error::Resources(os(e)))?
+        let mut with = shared.flusher().map_err(|e| Error::Resources(os(e)))?;
+        self.flush_with(shared, &mut with, object, pages, all, sync)
     }
 
     fn flush_with(

@@ -77,7 +77,7 @@ impl Buffers {
         // on one CPU polling is of no use
         if engine == Engine::Uring && sys::count_cpus(&sys::allowed_cpus()) > 1 {
             for _ in 0..POLLERS {
-                buffers.pollers.push(Mutex::new(Poller { io: Io::lent(engine, 1)?, spinner: Spinner::default() }));
+                buffers.pollers.push(Mutex::new(Poller { io: Io::lent(engine)?, spinner: Spinner::default() }));
             }
         }
         Ok(buffers)

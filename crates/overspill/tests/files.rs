@@ -663,8 +663,7 @@ fn a_file_that_is_handed_over_stays_locked() {
 /// Each flush had a ring of its own. Some milliseconds after its end, what the thread waited in failed with EINTR.
 #[test]
 fn a_flush_interrupts_no_later_wait() {
-    let pagers = both(); // (the end of a pager may interrupt one)
-    for pager in &pagers {
+    for pager in both() {
         let file = Temp::new("interrupts", &[0; 4 * PAGE]);
         let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
         region.write_at(b"changed", 5000).expect("written");

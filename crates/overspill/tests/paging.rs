@@ -596,3 +596,21 @@ fn a_new_pager_interrupts_no_wait() {
     let pagers = both();
     assert_eq!(wait_in_vain(), Some(libc::EAGAIN), "{pagers:?}");
 }
+
+/// So did the end of a pager, for threads that had made its rings or read by them, and the end of a swapoff.
+#[test]
+fn neither_a_swapoff_nor_the_end_of_a_pager_interrupts_a_wait() {
+    for pager in both() {
+        let mut region = pager.region_of::<u64>(2 * MIB).expect("16 MiB");
+        region.iter_mut().enumerate().for_each(|(n, word)| *word = n as u64 >> 9);
+        assert!(region.iter().enumerate().all(|(n, word)| *word == n as u64 >> 9));
+        let memory = overspill::device_spec::parse("compressed:size=32M".as_ref()).expect("a device");
+        pager.swap_on(memory).expect("compressed memory");
+        pager.swap_off(std::env::temp_dir()).expect("its pages are in memory");
+        assert_eq!(wait_in_vain(), Some(libc::EAGAIN), "{pager:?}");
+        drop(region);
+        let name = format!("{pager:?}");
+        drop(pager);
+        assert_eq!(wait_in_vain(), Some(libc::EAGAIN), "{name}");
+    }
+}
