@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def as_shape(shape: Any) -> tuple[int, ...]:
     """A shape as NumPy's functions take it: numbers, or one number."""
-    return tuple(map(int, shape)) if np.iterable(shape) else (int(shape),)
+    return tuple(map(operator.index, shape)) if np.iterable(shape) else (operator.index(shape),)
 
 
 def check_order(order: Any) -> None:

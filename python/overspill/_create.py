@@ -28,6 +28,8 @@ def empty(
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         raise TypeError(f"an array of {dtype} holds references to Python objects, which cannot be paged: use numpy.empty")
+    if dtype.itemsize == 0:
+        dtype = np.empty(0, dtype).dtype  # text without a length has one character, as NumPy has it
     check_order(order)
     shape = as_shape(shape)
     if any(n < 0 for n in shape):
@@ -101,10 +103,24 @@ def array(
     source: Any, dtype: Any = None, order: Any = "C", *, pager: Pager | None = None, policy: str | None = None
 ) -> Array:
     """A copy of an array, or of a sequence, in a pager's memory. `policy` as for `empty`."""
+    if dtype is not None and not (_is_array(source) and _is_settled(np.dtype(dtype))):
+        source, dtype = np.asarray(source, dtype), None
     source = np.asarray(source)
     made = empty(source.shape, source.dtype if dtype is None else dtype, order, pager=pager, policy=policy)
     np.copyto(made, source, casting="unsafe")
     return made
+
+
+def _is_array(source: Any) -> bool:
+    """Whether a source has its elements already, and need not be converted from Python's objects, on which the dtype has a say."""
+    return hasattr(source, "__array__") or hasattr(source, "__array_interface__")
+
+
+def _is_settled(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is known by itself. Text without a length and times without a unit take these from what is converted."""
+    if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
+        return False
+    return dtype.itemsize > 0 and dtype.subdtype is None
 
 
 def arange(

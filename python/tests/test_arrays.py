@@ -60,6 +60,32 @@ def test_shapes_and_orders(pager: Pager) -> None:
             wrong()
 
 
+SOURCES = [
+    (["abc", "de"], str), ([b"abc", b"de"], "S"), (np.array(["abc", "de"]), "S"), (np.arange(3), "U"), ([True, False], "S"),
+    (["2020-01-02"], "M8"), ([(1, 2.0), (3, 4.0)], [("a", "i4"), ("b", "f8")]), ([1, 2], ("f4", 2)), (np.arange(3), ("f4", (2,))),
+    ([2**60 + 1, 0.5], "i8"), (["0.1"], "longdouble"), (np.arange(5), ">f4"), ((1, 2, 3), None),
+]
+
+
+@pytest.mark.parametrize("source, dtype", SOURCES, ids=str)
+def test_copies_of_sequences(pager: Pager, source: object, dtype: object) -> None:
+    """The sequence was converted without its dtype, and then cast: text became empty, and tuples became rows of structures."""
+    array, model = overspill.array(source, dtype, pager=pager), np.array(source, dtype)
+    assert array.dtype == model.dtype and array.shape == model.shape and (array == model).all()
+
+
+def test_what_a_copy_refuses(pager: Pager) -> None:
+    for source, dtype in [([300], "u1"), ([-1], "u8")]:
+        with pytest.raises(OverflowError):
+            overspill.array(source, dtype, pager=pager)
+    for shape in (3.7, "12"):
+        with pytest.raises(TypeError):
+            pager.zeros(shape)
+    text = pager.zeros(2, "U")
+    text[:] = "ab"
+    assert text.dtype == np.zeros(2, "U").dtype and text.tolist() == ["a", "a"]
+
+
 def test_views_ufuncs_and_sums(pager: Pager) -> None:
     array, model = numbers(pager)
     matrix, square = array.reshape(1024, -1), model.reshape(1024, -1)
