@@ -137,16 +137,19 @@ def arange(
         start, stop = 0, start
     if step == 0:
         raise ValueError("a step of zero leads nowhere")
-    dtype = np.result_type(np.arange(0, dtype=dtype) if dtype else start, *(() if dtype else (stop, step)))
+    # without a dtype at least that of a Python int, as numpy.arange has it
+    dtype = np.result_type(int, *map(np.asarray, (start, stop, step))) if dtype is None else np.dtype(dtype)
     if not np.issubdtype(dtype, np.number):
         raise TypeError(f"numbers are needed, not {dtype}")
     count = max(math.ceil((stop - start) / step), 0)
     made = empty(count, dtype, pager=pager, policy=policy)
-    first = made.dtype.type(start)
-    each = made.dtype.type(start + step) - first  # as numpy.arange has it
-    for at in range(0, count, CHUNK_ELEMENTS):
+    made[:2] = np.array([start, start + step][:count], dtype)
+    # numpy.arange computes the others from these two, and those of float16 as float32
+    exact = np.dtype(np.float32) if dtype.char == "e" else dtype.newbyteorder("=")
+    first, second = made[:1].astype(exact), made[1:2].astype(exact)
+    for at in range(2, count, CHUNK_ELEMENTS):
         end = min(at + CHUNK_ELEMENTS, count)
-        made[at:end] = first + np.arange(at, end).astype(dtype) * each
+        made[at:end] = first + np.arange(at, end).astype(exact) * (second - first)
     return made
 
 

@@ -60,6 +60,20 @@ def test_shapes_and_orders(pager: Pager) -> None:
             wrong()
 
 
+RANGES = [
+    ((0, 7000, 0.1), "f2"), ((254, 256, 5), "u1"), ((300, 5), "u1"), ((5, 0, -1), "u8"), ((0, 200_000, 3), ">i4"), ((0, 1, 0.1), int),
+    ((0, 130), "i1"), ((0, 3), complex), ((np.uint8(3), 10), None), ((0, 10, np.float32(0.1)), None), ((2**63, 2**63 + 5), None),
+]
+
+
+@pytest.mark.parametrize("arguments, dtype", RANGES, ids=str)
+@pytest.mark.filterwarnings("error")
+def test_ranges_of_all_dtypes(pager: Pager, arguments: tuple, dtype: object) -> None:
+    """Those of float16 became infinite, as their positions did. Bytes were not swapped, and steps down wrapped with a warning."""
+    array, model = overspill.arange(*arguments, dtype=dtype, pager=pager), np.arange(*arguments, dtype=dtype)
+    assert array.dtype == model.dtype and array.tobytes() == model.tobytes()
+
+
 SOURCES = [
     (["abc", "de"], str), ([b"abc", b"de"], "S"), (np.array(["abc", "de"]), "S"), (np.arange(3), "U"), ([True, False], "S"),
     (["2020-01-02"], "M8"), ([(1, 2.0), (3, 4.0)], [("a", "i4"), ("b", "f8")]), ([1, 2], ("f4", 2)), (np.arange(3), ("f4", (2,))),
