@@ -157,10 +157,8 @@ def open_npy(
             raise ValueError("mode w+ needs a shape")
         dtype = np.dtype(dtype)  # as in numpy.lib.format.open_memmap, None is float
         shape = as_shape(shape)
-        written = io.BytesIO()
-        head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": fortran_order, "shape": shape}
-        np.lib.format.write_array_header_2_0(written, head)
-        offset = written.tell()
+        written = head_of(shape, fortran_order, dtype)
+        offset = len(written)
     else:
         with open(path, "rb") as opened:
             shape, fortran_order, dtype = read_head(opened)
@@ -168,7 +166,7 @@ def open_npy(
     array = memmap(path, dtype, mode, offset, shape, "F" if fortran_order else "C", pager=pager, policy=policy)
     if mode == "w+":
         with open(path, "r+b") as opened:  # no page is in memory yet that has these bytes
-            opened.write(written.getvalue())
+            opened.write(written)
         array.mode = "r+"
     return array
 
@@ -176,6 +174,21 @@ def open_npy(
 def read_head(opened: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """The head of a .npy file: shape, whether it is in Fortran's order, dtype."""
     version = np.lib.format.read_magic(opened)
+    if version == (3, 0):
+        # 2.0 in UTF-8, for names of fields. NumPy has no public function for it, but 2.0 may have such names as escapes.
+        text = opened.read(int.from_bytes(opened.read(4), "little")).decode().encode("ascii", "backslashreplace")
+        opened, version = io.BytesIO(len(text).to_bytes(4, "little") + text), (2, 0)
+    elif version not in ((1, 0), (2, 0)):
+        raise ValueError(f"this .npy file is of version {version}, and there are (1, 0), (2, 0) and (3, 0)")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     head: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(opened)
+    return head
+
+
+def head_of(shape: tuple[int, ...], fortran_order: bool, dtype: np.dtype[Any]) -> bytes:
+    """The head of a new .npy file, of version 2.0. Names of fields that are not in Latin-1 are escaped."""
+    descr = np.lib.format.dtype_to_descr(dtype)
+    text = ascii({"descr": descr, "fortran_order": bool(fortran_order), "shape": shape}).encode()
+    text += b" " * (-(12 + len(text) + 1) % np.lib.format.ARRAY_ALIGN) + b"\n"
+    head: bytes = np.lib.format.magic(2, 0) + len(text).to_bytes(4, "little") + text
     return head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,27 @@ def test_npy(pager: Pager, tmp_path: Path) -> None:
     made.flush()
     back = np.load(tmp_path / "b.npy")
     assert back.shape == (300, 4000) and back.flags.f_contiguous and np.array_equal(back, made)
+
+
+def test_names_of_fields_in_npy_files(pager: Pager, tmp_path: Path) -> None:
+    """Names that are not in Latin-1 came back as other ones, since NumPy writes them in version 3.0; no file could be made."""
+    for name in ("x", "ä", "Ω'\\"):
+        dtype = np.dtype([(name, "<f8"), ("y", "<i4")])
+        model = np.ones(1000, dtype)
+        with warnings.catch_warnings(action="ignore"):  # of NumPy's, that old ones cannot read it
+            np.save(tmp_path / "a.npy", model)
+        for array in (overspill.load(tmp_path / "a.npy", pager=pager), overspill.open_npy(tmp_path / "a.npy", pager=pager)):
+            assert array.dtype == dtype and np.array_equal(array, model)
+        made = overspill.open_npy(tmp_path / "b.npy", "w+", dtype, 1000, pager=pager)
+        made[:] = model
+        made.flush()
+        assert made.offset % 64 == 0 and np.load(tmp_path / "b.npy").dtype == dtype
+        assert np.array_equal(np.load(tmp_path / "b.npy", mmap_mode="r"), model)
+        del made
+        gc.collect()
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x04\x00" + bytes(100))
+    with pytest.raises(ValueError, match="version"):
+        overspill.load(tmp_path / "a.npy", pager=pager)
 
 
 def test_system_calls(pager: Pager, path: Path, tmp_path: Path) -> None:
