@@ -153,7 +153,7 @@ def arange(
     return made
 
 
-def load(file: str | os.PathLike[str], *, pager: Pager | None = None, policy: str | None = None) -> Array:
+def load(file: str | bytes | os.PathLike[Any], *, pager: Pager | None = None, policy: str | None = None) -> Array:
     """The array of a .npy file, read into a pager's memory. `policy` as for `empty`."""
     with open(file, "rb") as opened:
         shape, fortran, dtype = read_head(opened)

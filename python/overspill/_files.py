@@ -67,9 +67,12 @@ def readinto(file: Any, array: Any) -> int:
 
 def tofile(array: Any, file: Any) -> None:
     """Writes an array in C order, as `numpy.ndarray.tofile`. `file` is a path, or has a method `write` or `sendall`."""
-    if isinstance(file, str | os.PathLike):
+    if isinstance(file, str | bytes | os.PathLike):
         with open(file, "wb") as opened:
             return tofile(array, opened)
+    if isinstance(file, io.TextIOWrapper):
+        file.flush()
+        return tofile(array, file.buffer)
     array = np.asarray(array)
     if array.dtype.hasobject:
         raise TypeError(f"an array of {array.dtype} holds references to Python objects, which cannot be written")
@@ -117,7 +120,7 @@ def fromfile(
 
     if sep:
         raise ValueError("fromfile reads binary files: use overspill.array(numpy.fromfile(file, sep=...)) for text")
-    if isinstance(file, str | os.PathLike):
+    if isinstance(file, str | bytes | os.PathLike):
         with open(file, "rb") as opened:
             return fromfile(opened, dtype, count, offset=offset, pager=pager, policy=policy)
     dtype = np.dtype(dtype)

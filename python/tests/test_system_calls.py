@@ -178,6 +178,18 @@ def test_tofile(pager: Pager, tmp_path: Path, content: bytes, size: int) -> None
     assert (tmp_path / "fortran").read_bytes() == np.frombuffer(content[:size], "u1").reshape(4, -1, order="F").tobytes()
 
 
+def test_names_and_text_files(pager: Pager, tmp_path: Path, content: bytes) -> None:
+    """NumPy takes names of bytes, and writes bytes to files that are open for text."""
+    array, name = out(pager, content[:SMALL]), os.fsencode(tmp_path / "bytes")
+    array.tofile(name)
+    assert overspill.fromfile(name, "u1", pager=pager).tobytes() == content[:SMALL]
+    with open(tmp_path / "text", "w") as text:
+        text.write("head\n")
+        array.tofile(text)
+        text.write("end\n")
+    assert (tmp_path / "text").read_bytes() == b"head\n" + content[:SMALL] + b"end\n"
+
+
 # ---- the helpers ----
 
 
