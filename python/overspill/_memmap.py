@@ -97,8 +97,8 @@ class memmap(Array):
         policy: str | None,
         truncate: bool = False,
     ) -> memmap:
-        path = opened.name if isinstance(opened.name, str | bytes | os.PathLike) else "<descriptor>"
-        path = os.path.abspath(os.fsdecode(path))
+        name = getattr(opened, "name", None)  # a number where the file was opened by its descriptor
+        path = os.path.abspath(os.fsdecode(name)) if isinstance(name, str | bytes | os.PathLike) else None
         if shape is None:
             left = os.fstat(opened.fileno()).st_size - offset
             if left % dtype.itemsize:
@@ -110,11 +110,12 @@ class memmap(Array):
         if size <= 0:
             raise ValueError("an array over a file has at least one element")
         check_order(order)
-        np.broadcast_to(np.empty((), dtype), shape)  # (what can be no array empties no file)
+        one = np.empty((), dtype)
+        np.broadcast_to(one, shape + one.shape)  # (what can be no array empties no file)
         if hasattr(opened, "flush"):
             opened.flush()
         pager = default_pager() if pager is None else pager
-        memory: Any = pager.file_region(opened.fileno(), path, mode, offset, size, policy, truncate)
+        memory: Any = pager.file_region(opened.fileno(), path or "<descriptor>", mode, offset, size, policy, truncate)
         if mode in ("r+", "w+"):
             _changing.add(memory)
         made = super().__new__(cls, shape, dtype, memory, 0, None, order)
@@ -138,7 +139,7 @@ class memmap(Array):
 
 
 def open_npy(
-    path: str | os.PathLike[str],
+    path: str | bytes | os.PathLike[Any],
     mode: str = "r",
     dtype: Any = None,
     shape: Any = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import warnings
 from pathlib import Path
 
@@ -32,6 +33,21 @@ def test_as_numpys(pager: Pager, path: Path, mode: str, offset: int, shape: obje
         assert getattr(array, name) == getattr(model, name), name
     assert array.flags.writeable == model.flags.writeable and Path(array.filename) == path
     assert array[1:].filename == array.filename and array.copy().filename is None and array.sum() == model.sum()
+
+
+def test_dtypes_with_a_shape_and_files_without_a_name(pager: Pager, path: Path) -> None:
+    """Such dtypes were refused: their array has more dimensions than were asked for. Descriptors have numbers for names."""
+    dtype = np.dtype(("<i8", (2, 3)))
+    assert path.stat().st_size % dtype.itemsize == 16
+    descriptor = os.open(path, os.O_RDONLY)
+    with open(descriptor, "rb") as opened:
+        for shape in (None, 7, (4, 5)):
+            model = np.memmap(opened, dtype, "r", 16, shape)
+            array = overspill.memmap(opened, dtype, "r", 16, shape, pager=pager)
+            assert array.shape == model.shape and np.array_equal(array, model)
+            assert array.filename is None is model.filename
+        with pytest.raises(overspill.Error, match="descriptor"):
+            overspill.memmap(opened, "u1", "r", 0, path.stat().st_size + 1, pager=pager)
 
 
 def test_changes_reach_the_file(pager: Pager, path: Path) -> None:
