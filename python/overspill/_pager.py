@@ -14,14 +14,14 @@ import numpy as np
 from . import _overspill, _ranges, _signals
 from ._memory import available_bytes
 
-Place = str | os.PathLike[str]
+Place = str | os.PathLike[Any]
 
 
 def device_of(place: Place) -> str:
     """The specification of a swap device: a text as it is, a path as that of a file, whatever is in its name."""
     if isinstance(place, str):
         return place
-    name = os.fspath(place)
+    name = os.fsdecode(place)
     return "file:" + "".join(f"\\{c}" if c in "\\," else c for c in name)
 
 
@@ -115,7 +115,7 @@ class Pager(_overspill.Pager):
         `name` is the device's name in `swaps`. `progress` is called ten times a second with the pages moved and the pages left.
         If it raises, or at Ctrl-C, the swapoff ends, and the device is in use as before. Returns the number of pages moved.
         """
-        return self.swap_off(os.fspath(name), progress)[0]
+        return self.swap_off(os.fsdecode(name), progress)[0]
 
     # ---- ranges of arrays; the functions of the module do the same, and find the pager themselves ----
 

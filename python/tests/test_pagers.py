@@ -141,6 +141,28 @@ def test_swap_devices_come_and_go(pager: Pager, tmp_path: Path) -> None:
         pager.swapon("file:/tmp,size=banana")
 
 
+def test_names_that_are_no_text(delivery: str, tmp_path: Path, program: Program) -> None:
+    """Such a directory was refused, also as the one for temporary files, and its name in `swaps` was not its name."""
+    place = tmp_path / os.fsdecode(b"\xff, \xc3\xa4")
+    place.mkdir()
+
+    class Place:
+        def __fspath__(self) -> bytes:
+            return os.fsencode(place)
+
+    for swap in (place, Place()):
+        with Pager(BUDGET, swap, delivery=delivery) as pager:
+            array = overspill.arange(2 * BUDGET // 8, pager=pager)
+            assert [row["name"] for row in pager.swaps()] == [str(place)]
+            pager.swapon(tmp_path)
+            assert pager.swapoff(swap) > 0
+            pager.swapon(swap)
+            assert [row["name"] for row in pager.swaps()] == [str(tmp_path), str(place)]
+            assert np.array_equal(array, np.arange(array.size))
+    ran = program("import os, overspill; assert overspill.Pager('8M').swaps()[0]['name'] == os.environ['TMPDIR']", TMPDIR=str(place))
+    assert ran.returncode == 0, ran
+
+
 def test_a_swapoff_ends_when_its_progress_raises(delivery: str, tmp_path: Path, program: Program) -> None:
     text = """
         import sys, overspill

@@ -6,8 +6,10 @@ use overspill::{Access, Delivery, DeviceSpec, FileOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -32,8 +34,8 @@ pub fn delivery_name(delivery: Delivery) -> &'static str {
     }
 }
 
-fn device(text: &str) -> PyResult<DeviceSpec> {
-    let parsed = overspill::device_spec::parse(text.as_ref());
+fn device(text: &OsStr) -> PyResult<DeviceSpec> {
+    let parsed = overspill::device_spec::parse(text);
     parsed.map_err(|why| PyValueError::new_err(format!("the swap device {text:?} {why}")))
 }
 
@@ -57,7 +59,7 @@ impl Pager {
     fn new(
         py: Python<'_>,
         memory: u64,
-        swap: Vec<String>,
+        swap: Vec<OsString>,
         policy: &str,
         delivery: &str,
         encrypt: bool,
@@ -144,18 +146,18 @@ impl Pager {
         Ok(py.detach(|| pager.metadata_bytes()))
     }
 
-    fn swap_on(&self, py: Python<'_>, spec: &str) -> PyResult<()> {
-        let (pager, device) = (self.here()?, device(spec)?);
+    fn swap_on(&self, py: Python<'_>, spec: OsString) -> PyResult<()> {
+        let (pager, device) = (self.here()?, device(&spec)?);
         py.detach(|| pager.swap_on(device)).map_err(error::from)
     }
 
     /// Removes a device. `progress` is called ten times a second with the pages that were moved and those that are left. What it
     /// raises, or a signal handler of Python's, ends the swapoff: the device is then in use as before.
-    fn swap_off(&self, py: Python<'_>, name: &str, progress: Option<Py<PyAny>>) -> PyResult<(u64, u64)> {
+    fn swap_off(&self, py: Python<'_>, name: OsString, progress: Option<Py<PyAny>>) -> PyResult<(u64, u64)> {
         let pager = self.here()?;
         let mut raised = None;
         let done = py.detach(|| {
-            pager.swap_off_while(name, |so_far| {
+            pager.swap_off_while(&name, |so_far| {
                 Python::attach(|py| {
                     let asked = py.check_signals().and_then(|()| match &progress {
                         Some(progress) => {
@@ -180,7 +182,7 @@ impl Pager {
         let pager = self.here()?;
         let rows = pager.swaps().into_iter().map(|device| {
             let row = PyDict::new(py);
-            row.set_item("name", String::from_utf8_lossy(&device.name))?;
+            row.set_item("name", OsStr::from_bytes(&device.name))?;
             row.set_item("kind", device.kind)?;
             row.set_item("state", device.state)?;
             row.set_item("priority", device.priority)?;
