@@ -43,6 +43,21 @@ def _flush_all() -> None:
 
 os.register_at_fork(after_in_child=_changing.clear)
 
+_worker = 0
+"""The process, if it is a worker of multiprocessing's in which `_flush_all` runs at the end."""
+
+
+def _flush_in_worker() -> None:
+    """A worker that multiprocessing has forked ends by `os._exit`, after finalizers of multiprocessing's own."""
+    global _worker
+    process = sys.modules.get("multiprocessing.process")
+    if _worker == os.getpid() or process is None or process.parent_process() is None:
+        return
+    from multiprocessing import util
+
+    util.Finalize(None, _flush_all, exitpriority=-100)  # a negative one: when its own children have ended, too
+    _worker = os.getpid()
+
 
 class memmap(Array):
     """An array over a file, as `numpy.memmap`, in the memory of `pager` or of the default pager.
@@ -117,6 +132,7 @@ class memmap(Array):
         pager = default_pager() if pager is None else pager
         memory: Any = pager.file_region(opened.fileno(), path or "<descriptor>", mode, offset, size, policy, truncate)
         if mode in ("r+", "w+"):
+            _flush_in_worker()
             _changing.add(memory)
         made = super().__new__(cls, shape, dtype, memory, 0, None, order)
         made.filename, made.offset, made.mode = path, offset, mode

@@ -237,3 +237,27 @@ def test_changes_reach_the_file_at_the_exit(program: Program, path: Path, delive
     ran = program(text, delivery, str(path))
     assert ran.returncode == 0 and ran.stderr == "", ran
     assert (np.fromfile(path, "u1")[::4096] == 99).all()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_changes_of_a_worker_reach_the_file(program: Program, path: Path, tmp_path: Path, delivery: str, method: str) -> None:
+    """A worker of multiprocessing ends by os._exit unless it was spawned. What it had not flushed was lost."""
+    (tmp_path / "worker.py").write_text(
+        "import overspill\n"
+        "def change(path, delivery):\n"
+        "    global kept\n"
+        "    kept = overspill.memmap(path, pager=overspill.Pager('8M', delivery=delivery))\n"
+        "    kept[::4096] = 99\n"
+    )
+    text = """
+        import multiprocessing, sys
+        sys.path.append(sys.argv[1])
+        import worker
+        process = multiprocessing.get_context(sys.argv[4]).Process(target=worker.change, args=sys.argv[2:4])
+        process.start()
+        process.join()
+        assert process.exitcode == 0, process
+    """
+    ran = program(text, str(tmp_path), str(path), delivery, method)
+    assert ran.returncode == 0 and ran.stderr == "", ran
+    assert (np.fromfile(path, "u1")[::4096] == 99).all()
