@@ -19,22 +19,29 @@ def _of_the_machine() -> int:
     return 1 << 62
 
 
-def _of_cgroups() -> Iterator[int]:
+def _of_cgroups(own: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:
     yield 1 << 62
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in own.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers == "":
-                root, limit, used = Path("/sys/fs/cgroup"), "memory.max", "memory.current"
+                root, limit, used, cache = mounted, "memory.max", "memory.current", ""
             elif "memory" in controllers.split(","):
-                root, limit, used = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+                root, limit, used, cache = mounted / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
             else:
                 continue
             group = root / path.lstrip("/")
             while True:
                 # a group that is not mounted here has no files; `max` is no limit
                 with contextlib.suppress(OSError, ValueError):
-                    yield max(int((group / limit).read_text()) - int((group / used).read_text()), 0)
+                    most, in_use = int((group / limit).read_text()), int((group / used).read_text())
+                    yield max(most - in_use + _file_cache(group, cache), 0)
                 if group == root:
                     break
                 group = group.parent
+
+
+def _file_cache(group: Path, prefix: str) -> int:
+    """What counts as used by a group and is given up when it needs memory. MemAvailable of a machine has that, too."""
+    figures = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return sum(int(figures.get(f"{prefix}{name}_file", 0)) for name in ("active", "inactive"))

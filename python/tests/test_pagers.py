@@ -14,7 +14,7 @@ import pytest
 from conftest import BUDGET, Program, push_out
 
 import overspill
-from overspill import Pager
+from overspill import Pager, _memory
 
 MIB = 1 << 20
 
@@ -35,6 +35,22 @@ def test_sizes_and_refusals(tmp_path: Path) -> None:
     with pytest.raises(overspill.Error) as raised:
         Pager("8M", tmp_path / "nowhere" / "swap")
     assert raised.value.errno is not None and "nowhere" in str(raised.value)
+
+
+@pytest.mark.parametrize("line, folder, names, prefix", [
+    ("0::/job/step", "", ("memory.max", "memory.current"), ""),
+    ("4:cpu,memory:/job/step", "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_"),
+])
+def test_what_is_available_in_a_cgroup(tmp_path: Path, line: str, folder: str, names: tuple[str, str], prefix: str) -> None:
+    """A container that had read large files had next to nothing left for arrays, since the cache of files counts as used."""
+    (tmp_path / "cgroup").write_text(f"1:name=systemd:/\n{line}\n")
+    group = tmp_path / folder / "job" / "step"
+    group.mkdir(parents=True)
+    for name, size in zip(names, (128 * MIB, 127 * MIB), strict=True):
+        (group / name).write_text(f"{size}\n")
+        (group.parent / name).write_text("max\n")
+    (group / "memory.stat").write_text(f"inactive_file 1\n{prefix}inactive_file {90 * MIB}\n{prefix}active_file {10 * MIB}\n")
+    assert min(_memory._of_cgroups(tmp_path / "cgroup", tmp_path)) == 101 * MIB
 
 
 def test_stats_and_repr(pager: Pager) -> None:
