@@ -7,6 +7,7 @@ use crate::machine::Machine;
 use crate::ranges::{Kind, Range};
 use crate::space::Space;
 use crate::space::remaps::Remap;
+use crate::waited::Waited;
 use overspill_vm::types::PAGE_SIZE;
 
 /// How long a fork waits for calls of other threads that move memory, in nanoseconds.
@@ -93,12 +94,13 @@ impl<K: Kernel> Machine<K> {
     /// addresses.)
     ///
     /// A thread that has jumped out of such a call, by a signal handler, still counts as inside. A fork waits for that thread, and
-    /// for one that is stopped in the middle of a call, but only once and for a while.
+    /// for one that is stopped in the middle of a call, but only once and for a while. The time for which the whole process is
+    /// stopped does not count.
     pub fn await_remaps(&self) {
-        let (me, start) = (K::thread_id(), K::now_ns());
+        let (me, mut waited) = (K::thread_id(), Waited::new(K::now_ns()));
         self.remap_gate.begin_fork();
         while self.map.read().remaps.others(me) {
-            if K::now_ns() - start > REMAPS_NS {
+            if waited.look(K::now_ns()) > REMAPS_NS {
                 self.map.write().remaps.give_up_others(me);
             }
             K::sleep_ns(UNMAPS_LOOK_NS / 2);

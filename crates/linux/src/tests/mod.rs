@@ -222,6 +222,58 @@ fn a_fork_waits_for_calls_that_move_memory() {
     unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }
 
+/// A process that was stopped for a second while it forked (SIGSTOP) did not wait any longer for its threads that moved memory. The
+/// child was forked when memory had been moved and the report was unread. It found zeroes in place of what was paged out.
+#[test]
+fn a_fork_does_not_wait_for_less_after_a_stop() {
+    let stopped = "OVERSPILL_TEST_STOPPED";
+    if std::env::var_os(stopped).is_some() {
+        return fork_that_is_stopped();
+    }
+    let test = "tests::a_fork_does_not_wait_for_less_after_a_stop";
+    let mut child = std::process::Command::new(std::env::current_exe().expect("its path"));
+    let child = child.args([test, "--exact", "--nocapture"]).env(stopped, "1").spawn().expect("it starts");
+    let (pid, mut how) = (child.id() as i32, 0);
+    let mut wait = || {
+        // SAFETY: the kernel writes the word.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut how, libc::WUNTRACED) }, pid);
+        how
+    };
+    if libc::WIFSTOPPED(wait()) {
+        std::thread::sleep(std::time::Duration::from_nanos(REMAPS_NS + REMAPS_NS / 2)); // it is stopped for so long
+        // SAFETY: a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGCONT) }, 0);
+        wait();
+    }
+    assert_eq!(how, 0, "its part of the test");
+}
+
+fn fork_that_is_stopped() {
+    let Some((machine, base)) = machine("stopped") else { return };
+    let range = Range { start: base, end: base + LEN, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
+    machine.map.write().origins[0] = base;
+    machine.manage(&mut machine.map.write(), range);
+    let (ended, machine) = (std::sync::atomic::AtomicBool::new(false), &machine);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            assert_eq!(machine.begin_remap([(base, base + LEN), (0, 0)], 0), Some(true));
+            tell.send(()).expect("heard");
+            // until a fork is about to happen
+            while s.spawn(|| machine.begin_parts().then(|| machine.end_parts())).join().expect("it ends").is_some() {}
+            // SAFETY: stops this process, until its parent has it go on.
+            assert_eq!(unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) }, 0);
+            std::thread::sleep(std::time::Duration::from_millis(100)); // the call takes so long
+            ended.store(true, SeqCst);
+            machine.end_remap(true);
+        });
+        told.recv().expect("told");
+        machine.await_remaps();
+        assert!(ended.load(SeqCst), "the call was waited for");
+        machine.forked();
+    });
+}
+
 /// A managed range moved onto a native one. No event reports the end of a native range, so the map found two ranges at the same
 /// place and stopped the program. And the kernel reports an unmap of the whole range of a call, also where another mapping is by
 /// then.
