@@ -30,6 +30,7 @@ use crate::park::ParkPlace;
 use crate::reader::TOKEN_OTHER;
 use crate::space::Space;
 use crate::space::copying::COPIES_MAX;
+use crate::waited::Waited;
 use crate::write_back::WriteBack;
 use launder::{Dirty, WRITES_MAX, Write};
 pub use launder::{buffer_pages, writes};
@@ -106,7 +107,8 @@ pub struct Daemon<K: Kernel, S = ()> {
     buffers: Buffers<K>,
     in_flight: usize,
     write_back: WriteBack<K>,
-    stuck_since: u64,
+    /// Since when it has been stuck, if it is.
+    stuck: Option<Waited>,
     /// When devices were last asked again whether they have space.
     asked_at: u64,
     freed_before: u64,
@@ -187,7 +189,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             buffers,
             in_flight: 0,
             write_back: WriteBack::new(machine, TOKEN_OTHER + WRITES_MAX as u64)?,
-            stuck_since: 0,
+            stuck: None,
             asked_at: 0,
             freed_before: 0,
             trouble: None,

@@ -344,6 +344,35 @@ fn full_swap_is_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A program was stopped (SIGSTOP) when memory and swap were full, and one of its threads was about to free some. The time of the
+/// stop counted as time in which no frame came free. So the program was ended as soon as it went on.
+#[test]
+fn a_stop_is_not_part_of_the_grace_time() {
+    if !able() {
+        return;
+    }
+    let dir = place("grace");
+    let program = build(&dir, "grace.c");
+    let mut command = patiently(overspill());
+    command.args(["run", "--memory", "16M", "--no-compress", "--swap", &swap_option(&dir, ":16M"), "--"]);
+    let mut child =
+        command.arg(program).args(["24", "12"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut pid = String::new();
+    BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut pid).expect("it can be read");
+    let is_stopped = || std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).expect("it lives").contains(") T ");
+    let start = Instant::now();
+    while !is_stopped() {
+        assert!(start.elapsed() < PATIENCE, "it does not stop");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_secs(4)); // it is stopped for so long
+    assert!(Command::new("kill").args(["-CONT", pid.trim()]).status().expect("kill runs").success());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"all bytes right\n"[..]), "{output:?}");
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// Valgrind ended a program whose pager made a thread. Now the program has no pager there, and the warning says so. (Valgrind loads
 /// a library of this name.)
 #[test]

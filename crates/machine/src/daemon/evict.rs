@@ -317,7 +317,7 @@ impl<K: Kernel, S> Daemon<K, S> {
     /// reclaim) or for long (registered buffers), and they are tried again when their turn comes. Before the program is stopped for
     /// lack of memory, sharing by raw system calls, of which the pager was not told, is ruled out as well.
     fn may_be_shared(&self, machine: &Machine<K>) -> bool {
-        machine.shares_pages.load(Relaxed) || self.stuck_since != 0 || K::merges_memory()
+        machine.shares_pages.load(Relaxed) || self.stuck.is_some() || K::merges_memory()
     }
 
     /// Pages that the kernel would not move, perhaps because another process has them too. A write fault gives this process its own

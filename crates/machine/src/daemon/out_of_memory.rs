@@ -6,6 +6,7 @@ use crate::growth;
 use crate::kernel::{Kernel, Mistake};
 use crate::machine::Machine;
 use crate::packet::Packet;
+use crate::waited::Waited;
 use core::fmt::Write as _;
 use overspill_vm::types::ObjectId;
 
@@ -111,7 +112,8 @@ impl<K: Kernel, S> Daemon<K, S> {
         machine.doorbell.pause(&machine.host, 2_000_000);
     }
 
-    /// After each step: stops the program if it cannot go on. A swapoff that is under way is ended first.
+    /// After each step: stops the program if it cannot go on. A swapoff that is under way is ended first. While the process is
+    /// stopped, its threads can free no memory, so that time is not part of the grace time.
     pub(super) fn watch_progress(&mut self, machine: &Machine<K>) {
         let now = K::now_ns();
         let freed = machine.status.counters.pages_reclaimed.get().wrapping_add(machine.status.counters.released_pages.get());
@@ -123,7 +125,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 writable: core.vm.has_writable(),
                 progress: freed != self.freed_before || machine.freeze.is_shrinking(),
                 trouble: self.trouble,
-                stuck_ns: (self.stuck_since != 0).then(|| now - self.stuck_since),
+                stuck_ns: self.stuck.as_mut().map(|stuck| stuck.look(now)),
                 file_grace_ns: file_grace_ns(machine),
             }
         };
@@ -132,19 +134,19 @@ impl<K: Kernel, S> Daemon<K, S> {
             self.trouble = None;
         }
         match judge(outlook) {
-            Verdict::Fine => self.stuck_since = 0,
-            Verdict::Wait if self.stuck_since == 0 => (self.stuck_since, self.asked_at) = (now, now),
+            Verdict::Fine => self.stuck = None,
+            Verdict::Wait if self.stuck.is_none() => (self.stuck, self.asked_at) = (Some(Waited::new(now)), now),
             Verdict::Wait if now - self.asked_at > ASKS_AGAIN_NS && !K::mistake(Mistake::AsksOnce) => {
                 self.asked_at = now;
                 machine.core.lock().vm.devices_mut().retry(true);
             }
             Verdict::Wait => {}
             // a swapoff needed the room: better no swapoff than no program
-            Verdict::GiveUp if machine.core.lock().vm.devices_mut().stay_all() => self.stuck_since = 0,
+            Verdict::GiveUp if machine.core.lock().vm.devices_mut().stay_all() => self.stuck = None,
             Verdict::GiveUp => match self.trouble {
                 None => Self::stop_for_fixed_pages(machine),
                 Some(Trouble::Swap(errno::ENOSPC)) => match growth::try_again(machine) {
-                    Ok(true) => self.stuck_since = 0, // somebody else has made room
+                    Ok(true) => self.stuck = None, // somebody else has made room
                     Ok(false) => machine.stop_program(message(errno::ENOSPC)),
                     Err(why) => machine.stop_program(message(why)),
                 },
