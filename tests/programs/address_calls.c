@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -484,6 +485,44 @@ static void secrets(void) {
     check(wrong(a, 2 * MIB, 3) == 0 && wrong(b, MIB, 3) == 0 && wrong(c, MIB, 3) == 0, "nothing is wiped here");
 }
 
+static int self;
+
+static long advise(unsigned char *p, long len, int advice) {
+    struct iovec half[2] = {{p, len / 2}, {p + len / 2, len / 2}};
+    return syscall(SYS_process_madvise, self, half, 2, advice, 0);
+}
+
+/* process_madvise on the program's own memory does what madvise does. */
+static void by_process(void) {
+    self = syscall(SYS_pidfd_open, getpid(), 0);
+    signal(SIGSEGV, on_segv);
+    unsigned char *a = map(4 * MIB), *b = map(48 * MIB);
+    fill(a, 4 * MIB, 3);
+    pressure();
+    if (advise(a, MIB, GUARD_INSTALL) < 0) {
+        printf("no process_madvise of this kind before Linux 6.13\n");
+        return;
+    }
+    check(faults(a, 256) == 256, "what was out is guarded");
+    check(advise(a, MIB, GUARD_REMOVE) == MIB && nonzero(a, MIB) == 0, "it is empty afterwards");
+    check(advise(a + MIB, MIB, MADV_WIPEONFORK) == MIB, "wiped on fork");
+    check(wrong(a + MIB, 3 * MIB, 3 + MIB / PAGE * 7) == 0, "the rest is there");
+    pressure();
+    child_finds(a + MIB, MIB, 1, "it is wiped");
+    for (int round = 0; round < 2; round++)
+        for (long at = 0; at < 48 * MIB; at += 2 * MIB) {
+            check(advise(b + at, 2 * MIB, MADV_DONTNEED) == 2 * MIB && nonzero(b + at, 2 * MIB) == 0, "discarded");
+            fill(b + at, 2 * MIB, round);
+        }
+    check(wrong(b + 46 * MIB, 2 * MIB, 1) == 0, "what came after a discard");
+    munmap(b + MIB, MIB);
+    check(advise(b, 2 * MIB, MADV_DONTNEED) == MIB && nonzero(b, MIB) == 0, "it ends at a hole");
+    check(advise(b + MIB, MIB, MADV_DONTNEED) == -1 && errno == ENOMEM, "a hole");
+    check(advise(b, MIB + 2, MADV_FREE) == MIB / 2 + 1, "it ends at half a page");
+    check(syscall(SYS_process_madvise, self, 8L, 1L, MADV_FREE, 0) == -1 && errno == EFAULT, "ranges that are nowhere");
+    check(syscall(SYS_process_madvise, -1, 0L, 0L, MADV_FREE, 0) == -1 && errno == EBADF, "no process");
+}
+
 static char stack_of_child[65536];
 
 static int churns(void *unused) {
@@ -727,6 +766,7 @@ int main(int argc, char **argv) {
         {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
         {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"as-one", as_one}, {"forks-alongside", forks_alongside}, {"droppable", droppable}, {"locked", locked},
         {"divided", divided}, {"freed", freed}, {"halves", halves}, {"crowded", crowded}, {"interrupted", interrupted},
+        {"by-process", by_process},
     };
     setvbuf(stdout, NULL, _IONBF, 0);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)

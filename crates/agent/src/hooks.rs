@@ -7,7 +7,7 @@
 //! ```text
 //!   sites.rs     patching; how the code goes on behind a site
 //!   stacks.rs    stacks to run on
-//!   memory.rs    mmap, munmap, mremap, brk, madvise
+//!   memory.rs    mmap, munmap, mremap, brk, madvise, process_madvise
 //!   locks.rs     mlock, mlock2, mlockall, and their inverses
 //!   threads.rs   starts, ends and number of threads
 //!     credentials.rs, seccomp.rs   rights that the program gives up
@@ -74,7 +74,8 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_munmap => memory::munmap(agent, a),
         libc::SYS_mremap => memory::mremap(agent, a),
         libc::SYS_brk => memory::brk(agent, nr, a),
-        libc::SYS_madvise => memory::madvise(agent, nr, a),
+        libc::SYS_madvise => memory::madvise(agent, a),
+        libc::SYS_process_madvise => return memory::process_madvise(agent, nr, a),
         libc::SYS_mlock | libc::SYS_mlock2 => locks::mlock(agent, nr, a),
         libc::SYS_mlockall => locks::mlockall(agent, nr, a),
         libc::SYS_munlock => locks::munlock(agent, nr, a),

@@ -1,5 +1,6 @@
 //! The program's system calls for memory.
 
+use super::sites::Verdict;
 use super::{locks, raw};
 use crate::agent::{Agent, Request};
 use core::sync::atomic::Ordering::*;
@@ -156,8 +157,8 @@ pub fn brk(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
 }
 
 /// madvise(2).
-pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let (start, end, advice) = (a[0], a[0].wrapping_add(up(a[1])), a[2] as i32);
+pub fn madvise(agent: &'static Agent, a: [usize; 6]) -> isize {
+    let (nr, start, end, advice) = (libc::SYS_madvise as i32, a[0], a[0].wrapping_add(up(a[1])), a[2] as i32);
     // SAFETY: the program's own call.
     let call = || unsafe { raw(nr, &a) };
     if !start.is_multiple_of(PAGE) || start >= end {
@@ -234,6 +235,48 @@ fn advised(nr: i32, a: &[usize; 6], r: isize) -> usize {
         }
     }
     done
+}
+
+/// The most ranges that process_madvise(2) takes (UIO_MAXIOV), and the most bytes (MAX_RW_COUNT).
+const RANGES_MAX: usize = 1024;
+const ADVISED_MAX: usize = 0x7FFF_F000;
+
+/// process_madvise(2). Since Linux 6.13 it takes any advice, but only on the caller's own memory. Advice of which the pager must
+/// know is given range by range, by madvise(2).
+pub fn process_madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
+    let [pidfd, ranges, count, advice, flags, _] = a;
+    let is_followed = matches!(
+        advice as i32,
+        libc::MADV_DONTNEED
+            | libc::MADV_DONTNEED_LOCKED
+            | libc::MADV_FREE
+            | libc::MADV_MERGEABLE
+            | libc::MADV_WIPEONFORK
+            | libc::MADV_KEEPONFORK
+            | MADV_GUARD_INSTALL
+            | MADV_GUARD_REMOVE
+    );
+    // On no ranges this tells whether it is the caller's memory: the kernel lets nobody give such advice on another's.
+    // SAFETY: it changes nothing.
+    if !is_followed || count > RANGES_MAX || unsafe { raw(nr, &[pidfd, 0, 0, advice, flags, 0]) } != 0 {
+        return Verdict::pass();
+    }
+    // SAFETY: two words, of which any value is one.
+    let range = |i: usize| unsafe { sys::read_own_value::<[usize; 2]>(ranges.wrapping_add(i * size_of::<[usize; 2]>())) };
+    if (0..count).any(|i| !range(i).is_ok_and(|[_, len]| len <= isize::MAX as usize)) {
+        return Verdict::pass(); // refused
+    }
+    let mut done = 0;
+    for i in 0..count {
+        let Ok([at, len]) = range(i) else { break };
+        let len = len.min(ADVISED_MAX - done);
+        let r = madvise(agent, [at, len, advice, 0, 0, 0]);
+        if r < 0 {
+            return Verdict::done(if done > 0 { done as isize } else { r });
+        }
+        done += len;
+    }
+    Verdict::done(done as isize)
 }
 
 /// UFFDIO_REGISTER and UFFDIO_API.

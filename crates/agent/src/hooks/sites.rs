@@ -59,6 +59,7 @@ const SITES: &[(Function, libc::c_long)] = &[
     (Function::Exported(c"unshare"), libc::SYS_unshare),
     (Function::Exported(c"setns"), libc::SYS_setns),
     (Function::Exported(c"fstatat"), libc::SYS_newfstatat),
+    (Function::Optional(c"process_madvise"), libc::SYS_process_madvise),
     (Function::Optional(c"prlimit"), libc::SYS_prlimit64),
     (Function::Optional(c"getrlimit"), PRLIMIT_OF_SELF),
     (Function::Optional(c"setrlimit"), PRLIMIT_OF_SELF),

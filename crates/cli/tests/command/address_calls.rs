@@ -111,6 +111,15 @@ fn what_is_wiped_on_fork_stays_so() {
     case("secrets");
 }
 
+/// process_madvise(2) takes any advice for the caller's own memory since Linux 6.13, and the pager did not know of it. Where guard
+/// pages had been, the old content was there again. A forked child read what was to be wiped. And what was discarded could not
+/// leave for two seconds: a program that discards all the time went 32 MiB above its budget.
+#[test]
+fn advice_by_process_madvise_is_followed() {
+    let Some(r) = case("by-process") else { return };
+    assert_eq!(r.stat("over_budget"), 0, "{}", r.stats);
+}
+
 /// A process that shares the program's memory was killed while it unmapped. Then the kernel withdraws the event. The pager waited
 /// ten seconds for it, and then took the old pages for those of the new mapping.
 #[test]
