@@ -1,5 +1,5 @@
 /* A program with a userfaultfd of its own. It registers memory that is already paged and filled, and then serves the faults of an
-   empty part. */
+   empty part. Or it moves what it has filled to a registered range ("moves"). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -47,8 +47,42 @@ static void *serve(void *unused) {
     return unused;
 }
 
-int main(void) {
+struct move {
+    unsigned long to, from, len, mode;
+    long moved;
+};
+
+/* Moves what is out. `mode`: 0, or 2 if holes may be moved, too. */
+static void moves(unsigned long mode) {
+    enum { LEN = 4 * MIB };
+    unsigned char *other = map(48 * MIB), *from = map(LEN), *to = map(LEN);
+    fill(from, LEN, 3);
+    if (!mode) memset(from + MIB, 0, PAGE); /* which the pager drops */
+    fill(other, 48 * MIB, 1); /* all of it is out */
+    fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+    struct uffdio_api api = {.api = UFFD_API, .features = 1 << 16 /* UFFD_FEATURE_MOVE */};
+    check(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0, "userfaultfd");
+    struct uffdio_register range = {.range = {(unsigned long)to, LEN}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    check(ioctl(fd, UFFDIO_REGISTER, &range) == 0, "register");
+    for (long done = 0; done < LEN;) {
+        struct move move = {(unsigned long)to + done, (unsigned long)from + done, LEN - done, mode, 0};
+        int r = ioctl(fd, _IOWR(0xAA, 5, struct move), &move);
+        check(r == 0 || errno == EAGAIN, "move");
+        done += move.moved > 0 ? move.moved : 0;
+    }
+    pthread_t thread;
+    check(pthread_create(&thread, NULL, serve, NULL) == 0, "a thread");
+    if (!mode) check(to[MIB] == 0, "a page of zeroes"), to[MIB] = 1 + (3 + MIB / PAGE) % 255;
+    check(wrong(to, LEN, 3) == 0 && wrong(other, 48 * MIB, 1) == 0, "what was moved");
+    puts("all bytes right");
+}
+
+int main(int argc, char **argv) {
     alarm(250);
+    if (argc > 1) {
+        moves(strcmp(argv[1], "moves") ? 2 : 0);
+        return 0;
+    }
     unsigned char *a = map(32 * MIB), *other = map(48 * MIB);
     fill(a, 4 * MIB, 3);
     fill(other, 48 * MIB, 1); /* a is paged out */

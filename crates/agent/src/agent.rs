@@ -133,11 +133,13 @@ impl ControlPlace {
 unsafe impl Sync for Agent {}
 
 impl Agent {
-    /// Leaves this range to the program, which serves its faults itself from now on.
-    pub fn hand_over(&'static self, start: usize, end: usize) {
-        if self.is_managed(start, end) && self.stacks.run(move || self.machine.keep_in(start, end)) {
+    /// Leaves this range to the program, which serves its faults itself from now on. Returns whether some of it was managed.
+    pub fn hand_over(&'static self, start: usize, end: usize) -> bool {
+        let kept = self.is_managed(start, end) && self.stacks.run(move || self.machine.keep_in(start, end));
+        if kept {
             self.ask(Request::HandOver { start, end });
         }
+        kept
     }
 
     /// Whether one mmap may populate so many bytes: a quarter of the budget, if they fit without paging, or few. (Present pages for

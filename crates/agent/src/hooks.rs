@@ -113,7 +113,7 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_prctl if a[0] as i32 == libc::PR_SET_SECCOMP => return seccomp::seccomp(agent, nr, a),
         libc::SYS_ioctl if memory::awaits_forks(&a) => -(libc::EPERM as isize),
         libc::SYS_ioctl => {
-            memory::registers(agent, &a);
+            memory::userfaultfd(agent, &a);
             return Verdict::pass();
         }
         libc::SYS_unshare | libc::SYS_setns => {

@@ -279,15 +279,18 @@ pub fn process_madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict
     Verdict::done(done as isize)
 }
 
-/// UFFDIO_REGISTER and UFFDIO_API.
+/// UFFDIO_REGISTER, UFFDIO_API and UFFDIO_MOVE.
 const REGISTER: u32 = 0xC020_AA00;
 const API: u32 = 0xC018_AA3F;
+const MOVE: u32 = 0xC028_AA05;
 /// UFFD_FEATURE_EVENT_FORK.
 const EVENT_FORK: u64 = 1 << 1;
+/// UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES.
+const ALLOW_HOLES: usize = 1 << 1;
 
 /// Whether this request of ioctl(2) is one of those below.
 pub fn is_userfaultfds(request: usize) -> bool {
-    matches!(request as u32, REGISTER | API)
+    matches!(request as u32, REGISTER | API | MOVE)
 }
 
 /// Whether a userfaultfd of the program's own is to report forks. A fork waits until such a report is read, and the pager stands
@@ -297,16 +300,31 @@ pub fn awaits_forks(a: &[usize; 6]) -> bool {
     a[1] as u32 == API && unsafe { sys::read_own_value::<[u64; 2]>(a[2]) }.is_ok_and(|[_, features]| features & EVENT_FORK != 0)
 }
 
-/// ioctl(2) of a userfaultfd of the program's own: the program is about to register a range, which must not be registered with
-/// another. The pager brings its pages there in, and leaves the range to the program and the kernel: it is not paged or counted any
-/// more. (A page of zeroes that has been dropped is missing there.)
-pub fn registers(agent: &'static Agent, a: &[usize; 6]) {
-    if a[1] as u32 != REGISTER {
-        return;
+/// ioctl(2) of a userfaultfd of the program's own.
+///
+/// The program is about to register a range, which must not be registered with another. The pager brings its pages there in, and
+/// leaves the range to the program and the kernel: it is not paged or counted any more. (A page of zeroes that has been dropped is
+/// missing there.) Or it is about to move pages from a range, which must be in memory: the pager does the same.
+pub fn userfaultfd(agent: &'static Agent, a: &[usize; 6]) {
+    match a[1] as u32 {
+        REGISTER => {
+            // SAFETY: two words, of which any value is one.
+            let Ok([start, len]) = (unsafe { sys::read_own_value::<[usize; 2]>(a[2]) }) else { return }; // refused
+            hand_over(agent, start, len);
+        }
+        MOVE => {
+            // SAFETY: four words, of which any value is one.
+            let Ok([_, from, len, mode]) = (unsafe { sys::read_own_value::<[usize; 4]>(a[2]) }) else { return }; // refused
+            if hand_over(agent, from, len) && mode & ALLOW_HOLES == 0 {
+                // Pages of zeroes may have been dropped, and without this mode a missing page is an error.
+                // SAFETY: what is missing reads as zeroes; no content changes.
+                let _ = unsafe { raw(libc::SYS_madvise as i32, &[from, len, libc::MADV_POPULATE_READ as usize, 0, 0, 0]) };
+            }
+        }
+        _ => {}
     }
-    // SAFETY: two words, of which any value is one.
-    let Ok([start, len]) = (unsafe { sys::read_own_value::<[usize; 2]>(a[2]) }) else { return }; // refused
-    if (start | len).is_multiple_of(PAGE) && start.checked_add(len).is_some() {
-        agent.hand_over(start, start + len);
-    }
+}
+
+fn hand_over(agent: &'static Agent, start: usize, len: usize) -> bool {
+    (start | len).is_multiple_of(PAGE) && start.checked_add(len).is_some_and(|end| agent.hand_over(start, end))
 }

@@ -163,6 +163,27 @@ fn a_program_has_a_userfaultfd_of_its_own() {
     finds_all_bytes_right("own_uffd.c");
 }
 
+/// The program moved pages by UFFDIO_MOVE from memory that was out. The kernel found no pages there: all of it read as zeroes if
+/// holes may be moved, else the call failed with ENOENT.
+#[test]
+fn what_is_out_moves_by_a_userfaultfd_of_the_programs() {
+    own_uffd("moves");
+    own_uffd("moves-holes");
+}
+
+fn own_uffd(case: &str) -> Option<Run> {
+    if !able() {
+        return None;
+    }
+    let dir = place(&format!("own-uffd-{case}"));
+    let program = build(&dir, "own_uffd.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[case]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+    Some(r)
+}
+
 /// The pager asked the dynamic loader for symbols that nobody had, and the loader's messages were freed by the program's allocator
 /// before `main`. Maxima's does not work so early: it was ended by SIGSEGV. The test's allocator has its memory in a static array,
 /// which was not paged.
