@@ -1,5 +1,6 @@
 /* A program with a userfaultfd of its own. It registers memory that is already paged and filled, and then serves the faults of an
-   empty part. Or it moves what it has filled to a registered range ("moves"). */
+   empty part. Or it moves what it has filled to a registered range ("moves"), or registers far more than the budget
+   ("large"). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -77,10 +78,24 @@ static void moves(unsigned long mode) {
     puts("all bytes right");
 }
 
+/* Registers four times the budget and more. */
+static void large(void) {
+    unsigned char *a = map(80 * MIB);
+    fill(a, 80 * MIB, 3);
+    fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+    struct uffdio_api api = {.api = UFFD_API};
+    check(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0, "userfaultfd");
+    struct uffdio_register range = {.range = {(unsigned long)a, 80 * MIB}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    check(ioctl(fd, UFFDIO_REGISTER, &range) == 0, "register");
+    check(wrong(a, 80 * MIB, 3) == 0, "its content");
+    puts("all bytes right");
+}
+
 int main(int argc, char **argv) {
     alarm(250);
     if (argc > 1) {
-        moves(strcmp(argv[1], "moves") ? 2 : 0);
+        if (!strcmp(argv[1], "large")) large();
+        else moves(strcmp(argv[1], "moves") ? 2 : 0);
         return 0;
     }
     unsigned char *a = map(32 * MIB), *other = map(48 * MIB);

@@ -25,7 +25,7 @@ use overspill_linux::spinner::Spinner;
 use overspill_linux::sys::{self, Errno, Fd, futex_wait};
 use overspill_vm::FRAMES_SLACK;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{ObjectId, PAGE_SHIFT};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE};
 
 mod fork;
 mod helper;
@@ -53,6 +53,9 @@ struct Child {
     fork: u64,
     member: MemberId,
 }
+
+/// The longest range that is handed over, in bytes: its pages are looked at one by one.
+const HAND_OVER_MAX: usize = 64 << 30;
 
 /// How long the pager's threads may take to end, in nanoseconds.
 const RETIRE_NS: u64 = 10_000_000_000;
@@ -134,12 +137,24 @@ unsafe impl Sync for Agent {}
 
 impl Agent {
     /// Leaves this range to the program, which serves its faults itself from now on. Returns whether some of it was managed.
+    ///
+    /// In pieces: what is left to the program is not counted, but what has been brought in before is.
     pub fn hand_over(&'static self, start: usize, end: usize) -> bool {
-        let kept = self.is_managed(start, end) && self.stacks.run(move || self.machine.keep_in(start, end));
-        if kept {
-            self.ask(Request::HandOver { start, end });
+        let mut at = start;
+        while let Some(until) = self.stacks.run(move || self.keep_piece_in(at, end)) {
+            self.ask(Request::HandOver { start: at, end: until });
+            at = until;
         }
-        kept
+        at > start
+    }
+
+    /// Brings in the first managed pages in `start..end`, to stay: an eighth of the budget at most. Returns where they end; `None`
+    /// if there are none, or if a page cannot be read or the range is too long.
+    fn keep_piece_in(&self, start: usize, end: usize) -> Option<usize> {
+        let range = self.machine.map.read().ranges.overlap(start, end, Kind::Managed)?.within(start, end);
+        let most = (self.within_reach_bytes() / 8).max(1 << 20) & !(PAGE_SIZE - 1);
+        let until = range.end.min(range.start.saturating_add(most));
+        (range.end - range.start <= HAND_OVER_MAX && self.machine.keep_in(range.start, until)).then_some(until)
     }
 
     /// Whether one mmap may populate so many bytes: a quarter of the budget, if they fit without paging, or few. (Present pages for
@@ -260,11 +275,6 @@ impl Agent {
     /// Whether `start..end` lies in one of the program's anonymous ranges.
     pub fn is_in_a_range(&'static self, start: usize, end: usize) -> bool {
         self.stacks.run(move || self.machine.map.read().ranges.find(start).is_some_and(|range| end <= range.end))
-    }
-
-    /// Whether some of `start..end` is managed.
-    pub fn is_managed(&'static self, start: usize, end: usize) -> bool {
-        self.stacks.run(move || self.machine.map.read().ranges.overlap(start, end, Kind::Managed).is_some())
     }
 
     /// Whether this is the pager's process, and not one that only shares its memory (vfork, CLONE_VM).

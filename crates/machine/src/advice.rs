@@ -9,9 +9,6 @@ use crate::space::backlog::Work;
 use overspill_vm::page::State;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PageId};
 
-/// The most that [`Machine::keep_in`] brings in, in bytes.
-const KEEP_IN_MAX: usize = 64 << 30;
-
 impl<K: Kernel> Machine<K> {
     /// The program is about to put guard pages here (MADV_GUARD_INSTALL, for which there is no event). That drops the content.
     /// Until [`Machine::guarded`] no page is brought in here and none is taken. Returns whether there may be guard pages already,
@@ -90,15 +87,14 @@ impl<K: Kernel> Machine<K> {
         true
     }
 
-    /// Brings in the managed pages of a range, to stay. Returns `false` if a page cannot be read or the range is too long.
+    /// Brings in the managed pages of a range, to stay. Returns `false` if a page cannot be read.
     pub fn keep_in(&self, start: usize, end: usize) -> bool {
         let mut at = start;
         self.catch_up(); // pages that are to be renamed look untouched where they are to be
         loop {
             let range = self.map.read().ranges.overlap(at, end, Kind::Managed);
             let Some(piece) = range.map(|range| range.within(at, end)) else { return true };
-            let fits = piece.end - piece.start <= KEEP_IN_MAX;
-            if !fits || !self.wire_each(piece.object, piece.origin, piece.start, piece.end, K::touch) {
+            if !self.wire_each(piece.object, piece.origin, piece.start, piece.end, K::touch) {
                 return false;
             }
             at = piece.end;

@@ -171,6 +171,14 @@ fn what_is_out_moves_by_a_userfaultfd_of_the_programs() {
     own_uffd("moves-holes");
 }
 
+/// All that a program registered was brought in before any of it was left to the program. If that was 32 MiB above the budget, the
+/// program was stopped.
+#[test]
+fn a_program_registers_more_than_the_budget() {
+    let Some(r) = own_uffd("large") else { return };
+    assert_eq!(r.stat("over_budget"), 0, "{}", r.stats);
+}
+
 fn own_uffd(case: &str) -> Option<Run> {
     if !able() {
         return None;
