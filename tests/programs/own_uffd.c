@@ -1,6 +1,6 @@
 /* A program with a userfaultfd of its own. It registers memory that is already paged and filled, and then serves the faults of an
-   empty part. Or it moves what it has filled to a registered range ("moves"), or registers far more than the budget
-   ("large"). */
+   empty part. Or it moves what it has filled to a registered range ("moves"), or registers far more than the budget ("large"), or
+   what nobody has touched ("untouched"). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -78,6 +78,22 @@ static void moves(unsigned long mode) {
     puts("all bytes right");
 }
 
+/* Registers memory that nobody has touched, above memory that was filled in order. */
+static void untouched(void) {
+    fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+    struct uffdio_api api = {.api = UFFD_API};
+    check(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0, "userfaultfd");
+    unsigned char *a = map(8 * MIB), *below = map(32 * MIB);
+    fill(below, 32 * MIB, 1);
+    struct uffdio_register range = {.range = {(unsigned long)a, 8 * MIB}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    check(ioctl(fd, UFFDIO_REGISTER, &range) == 0, "register");
+    pthread_t thread;
+    check(pthread_create(&thread, NULL, serve, NULL) == 0, "a thread");
+    for (long at = 0; at < 8 * MIB; at += PAGE) check(a[at] == 9, "what the program serves itself");
+    check(wrong(below, 32 * MIB, 1) == 0, "what lies below");
+    puts("all bytes right");
+}
+
 /* Registers four times the budget and more. */
 static void large(void) {
     unsigned char *a = map(80 * MIB);
@@ -95,6 +111,7 @@ int main(int argc, char **argv) {
     alarm(250);
     if (argc > 1) {
         if (!strcmp(argv[1], "large")) large();
+        else if (!strcmp(argv[1], "untouched")) untouched();
         else moves(strcmp(argv[1], "moves") ? 2 : 0);
         return 0;
     }

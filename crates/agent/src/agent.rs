@@ -148,6 +148,12 @@ impl Agent {
         at > start
     }
 
+    /// To be called when the program has a userfaultfd: from now on no page is filled before it is touched. (It would be there when
+    /// the program registers it.)
+    pub fn fill_alone(&'static self) {
+        self.stacks.run(move || self.machine.core.lock().vm.fill_alone());
+    }
+
     /// Brings in the first managed pages in `start..end`, to stay: an eighth of the budget at most. Returns where they end; `None`
     /// if there are none, or if a page cannot be read or the range is too long.
     fn keep_piece_in(&self, start: usize, end: usize) -> Option<usize> {

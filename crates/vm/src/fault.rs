@@ -76,6 +76,11 @@ impl<P: Pager> Vm<P> {
         self.inactive_share.set_several(several);
     }
 
+    /// From now on a first touch fills one page only: the program itself will serve faults of memory that nobody has touched.
+    pub fn fill_alone(&mut self) {
+        self.fills_alone = true;
+    }
+
     fn fault_soft(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>) -> Fault {
         let frame = word.frame();
         self.dequeue(frame);
@@ -102,6 +107,7 @@ impl<P: Pager> Vm<P> {
             return Fault::NoMemory;
         }
         let (stream, window) = self.zeroes.fault(page);
+        let window = if self.fills_alone { 1 } else { window };
         let direction = stream.map_or(Direction::Up, |at| self.zeroes.direction(at));
         let most = self.frames_for(direction.clip(page, window, &bounds), over_budget);
         self.count_over_budget();

@@ -307,6 +307,7 @@ pub fn awaits_forks(a: &[usize; 6]) -> bool {
 /// missing there.) Or it is about to move pages from a range, which must be in memory: the pager does the same.
 pub fn userfaultfd(agent: &'static Agent, a: &[usize; 6]) {
     match a[1] as u32 {
+        API => agent.fill_alone(),
         REGISTER => {
             // SAFETY: two words, of which any value is one.
             let Ok([start, len]) = (unsafe { sys::read_own_value::<[usize; 2]>(a[2]) }) else { return }; // refused

@@ -171,6 +171,13 @@ fn what_is_out_moves_by_a_userfaultfd_of_the_programs() {
     own_uffd("moves-holes");
 }
 
+/// Pages are filled ahead of a thread that touches memory in order, also behind its end, where the program then registered memory.
+/// They were there, as zeroes, and the program got no faults for them.
+#[test]
+fn what_a_program_registers_untouched_is_missing() {
+    own_uffd("untouched");
+}
+
 /// All that a program registered was brought in before any of it was left to the program. If that was 32 MiB above the budget, the
 /// program was stopped.
 #[test]
