@@ -375,18 +375,28 @@ pub fn fd_of(tid: u32, fd: i32) -> Result<Fd, Errno> {
     }
 }
 
+/// Below this number a program has what it puts aside: the usual limit of open files.
+const ASIDE_MAX: i32 = 1024;
+
 /// If the program has closed the pipe, terminal or socket that the caller's table has as the voice, closes it there, too: who reads
-/// at its other end waits until everybody has. Looks at the first thread's standard input, output and error. Does not allocate.
+/// at its other end waits until everybody has. Looks at the first thread's descriptors. Does not allocate.
 ///
 /// The number stays taken, because a fork that is under way may be about to pass it on: now it is a file that nobody can write to.
 pub fn close_voice_with_program() {
     let voice = voice();
     let Ok(kept) = file_stat(voice) else { return };
-    let is_it = |file: Fd| file_stat(file.raw()).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (kept.st_dev, kept.st_ino));
-    let is_open = |fd| fd_of(getpid(), fd).map_or_else(|error| error != libc::EBADF, is_it); // other errors say nothing of it
+    let is_it = |stat: libc::stat| (stat.st_dev, stat.st_ino) == (kept.st_dev, kept.st_ino);
+    let is_open_as = |file: Fd| file_stat(file.raw()).is_ok_and(is_it);
+    let is_open = |fd| fd_of(getpid(), fd).map_or_else(|error| error != libc::EBADF, is_open_as); // other errors say nothing of it
+    // A shell puts its standard error aside while it redirects it, and so do others.
+    let is_aside = |fd| {
+        let path = task_path(getpid(), format_args!("fd/{fd}"));
+        CStr::from_bytes_until_nul(&path).is_ok_and(|path| stat(path).is_ok_and(is_it))
+    };
     let may_wait = matches!(kept.st_mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFCHR | libc::S_IFSOCK);
     if may_wait
         && !(libc::STDIN_FILENO..=libc::STDERR_FILENO).any(is_open)
+        && !(libc::STDERR_FILENO + 1..ASIDE_MAX).any(is_aside)
         && let Ok(process) = pidfd_open(getpid())
     {
         // SAFETY: takes numbers only, and the voice is a descriptor that only [`complain`] and forks use.

@@ -67,6 +67,24 @@ fn the_output_of_a_daemons_run_ends() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A program had its standard error put aside for a while, as a shell does for a redirection, and the pager took it for closed.
+/// Later it stopped the program, and said nothing of the reason.
+#[test]
+fn a_standard_error_that_is_put_aside_is_not_closed() {
+    if !able() {
+        return;
+    }
+    let dir = place("aside");
+    let program = build(&dir, "aside.c");
+    let mut command = patiently(overspill());
+    command.args(["run", "-m", "16M", "--swap", &swap_option(&dir, ""), "--", "sh", "-c", "\"$0\"; exit $?"]).arg(program);
+    let output = command.output().expect("overspill runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("memory is full of pages that cannot leave it"), "{output:?}");
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A fork needed some free descriptors in the program's table. With a full table it failed with EMFILE, which forks never do
 /// otherwise.
 #[test]
