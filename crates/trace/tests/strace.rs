@@ -215,6 +215,23 @@ fn calls_that_tell_a_files_length() {
     assert_eq!(told(other).len(), 4, "neither another file's length nor a seek from the start");
 }
 
+/// A program makes a new file (mkstemp), gives it its length by fallocate, as posix_fallocate does, and maps it. The length was
+/// taken for 0, as O_EXCL says, so the mapping counted nothing.
+#[test]
+fn a_file_that_is_allocated_has_a_length() {
+    for (calls, pages) in [
+        ("fallocate(3, 0, 0, 40960) = 0", 10),
+        ("fallocate(3, 0, 4096, 4096) = 0\nfallocate(3, 0, 0, 10) = 0", 2),
+        ("truncate(\"/a\", 12288) = 0", 3),
+        ("fallocate(3, FALLOC_FL_KEEP_SIZE|FALLOC_FL_PUNCH_HOLE, 0, 40960) = 0", 0),
+        ("fallocate(3, 0, 0, 8192) = 0\nfallocate(3, FALLOC_FL_COLLAPSE_RANGE, 0, 4096) = 0", 10), // not known any more
+    ] {
+        let open = "openat(AT_FDCWD, \"/a\", O_RDWR|O_CREAT|O_EXCL, 0600) = 3\nread(3, \"\", 1) = 1";
+        let map = "mmap(NULL, 40960, PROT_READ, MAP_SHARED, 3, 0) = 0x7f";
+        assert_eq!(told(&format!("{open}\n{calls}\n{map}\n")).len(), 1 + pages, "{calls}");
+    }
+}
+
 /// A log of unknown length is appended to. The bytes were counted as its page 0.
 #[test]
 fn appends_to_a_file_of_unknown_length_are_not_placed() {

@@ -15,9 +15,10 @@
 //!   MAP_FIXED counts nothing, because the dynamic loader maps parts of a file in this way that it has just mapped as a whole.
 //!   strace does not show which pages a program then touches, the pages of the programs themselves, which execve maps, and the work
 //!   of io_uring.
-//! - A file's length is known once a call tells it: fstat or statx of a descriptor, a seek relative to the end, ftruncate,
-//!   O_TRUNC, or O_EXCL of a new file. Writes beyond the end then raise it. If it is not known, a mapping counts as a whole, and
-//!   the place of what is appended (O_APPEND) is not known: such a call is counted as unplaced, not as a reference.
+//! - A file's length is known once a call tells it: fstat or statx of a descriptor, a seek relative to the end, ftruncate or
+//!   truncate, O_TRUNC, or O_EXCL of a new file. Writes and fallocate beyond the end then raise it. If it is not known, a mapping
+//!   counts as a whole, and the place of what is appended (O_APPEND) is not known: such a call is counted as unplaced, not as a
+//!   reference.
 //! - `<unfinished ...>` and `resumed` lines are put together; the call counts where it is resumed.
 //!
 //! A file is identified by its path, as strace prints it, made absolute where the working directory is known (`..` is resolved as
@@ -327,6 +328,24 @@ impl Strace {
             b"ftruncate" | b"ftruncate64" => {
                 if let Some(size) = decimal(argument(1)) {
                     self.set_size(pid, argument(0), size)?;
+                }
+            }
+            b"truncate" | b"truncate64" => {
+                if let (Some(path), Some(size)) = (self.path(pid, b"AT_FDCWD", argument(0))?, decimal(argument(1))) {
+                    self.sizes.insert(path.into(), size);
+                }
+            }
+            b"fallocate" if !has_flag(argument(1), b"FALLOC_FL_KEEP_SIZE") => {
+                let path = self.file(pid, argument(0))?.and_then(|file| file.borrow().path.clone());
+                let end = decimal(argument(2)).zip(decimal(argument(3))).and_then(|(offset, length)| offset.checked_add(length));
+                let moves =
+                    [&b"FALLOC_FL_COLLAPSE_RANGE"[..], b"FALLOC_FL_INSERT_RANGE"].iter().any(|flag| has_flag(argument(1), flag));
+                if let (Some(path), Some(end)) = (path, end) {
+                    match self.sizes.get_mut(&path) {
+                        Some(_) if moves => _ = self.sizes.remove(&path),
+                        Some(size) => *size = end.max(*size),
+                        None => {}
+                    }
                 }
             }
             b"mmap" | b"mmap2" | b"old_mmap" => self.map(pid, &arguments, out)?,
