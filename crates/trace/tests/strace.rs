@@ -4,6 +4,7 @@
 use overspill_trace::{Format, OBJECT_SHIFT, Options, Trace, read, read_from};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 fn decode(text: &str) -> Trace {
     let options = Options { format: Some(Format::Strace), ..Options::default() };
@@ -114,6 +115,42 @@ fn times_numbers_and_no_numbers() {
         // The child's read waits for its parent's clone.
         assert_eq!(told(&text), ["/a:0", "/a:0", "/a:1", "/a:1"], "{text}");
     }
+}
+
+/// Each process makes the next one before its parent's clone has returned, and they were replayed by a recursion: the reader
+/// overflowed its stack.
+#[test]
+fn many_generations_before_the_first_clone_returns() {
+    let count = 100_000;
+    let mut text = String::from("1 open(\"/a\", O_RDONLY) = 3\n1 clone(child_stack=NULL <unfinished ...>\n");
+    for pid in 2..count {
+        text += &format!("{pid} clone(child_stack=NULL) = {}\n{pid} read(3, \"\", 4096) = 4096\n", pid + 1);
+    }
+    text += "1 <... clone resumed>) = 2\n";
+    let told = told(&text);
+    // The youngest comes first, since its calls go before what its parent does after the clone.
+    assert_eq!((told.len(), told[0].as_str(), told[count - 3].as_str()), (count - 2, "/a:0", "/a:99997"));
+}
+
+/// The reader looked at all processes without a parent for each of them, and at all of a torn line for each of its pieces: a file
+/// of some megabytes took hours.
+#[test]
+fn many_processes_without_a_parent_and_many_pieces_of_a_line() {
+    let start = Instant::now();
+    let mut text = String::from("1 open(\"/a\", O_RDONLY) = 3\n1 clone(child_stack=NULL <unfinished ...>\n");
+    for pid in 2..300_000 {
+        text += &format!("{pid} close(3) = 0\n");
+    }
+    text += "1 read(3, \"\", 10) = 10\n";
+    assert_eq!(told(&text), ["/a:0"]);
+
+    let mut text = String::from("1 open(\"/a\", O_RDONLY) = 3\n1 read(3, \"");
+    for pid in 2..100_000 {
+        text += &format!("some bytes strace: Process {pid} attached\n");
+    }
+    text += "\", 4096) = 10\n";
+    assert_eq!(told(&text), ["/a:0"]);
+    assert!(start.elapsed() < Duration::from_secs(300), "{:?}", start.elapsed());
 }
 
 /// `strace --absolute-timestamps=unix` without `-f` puts whole seconds before a call, and no process id. Each second was taken for

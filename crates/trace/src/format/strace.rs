@@ -29,6 +29,7 @@ use super::fields::{decimal, hex, quote};
 use crate::builder::Builder;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// An open file description, which dup and fork share.
@@ -60,7 +61,9 @@ struct Process {
 pub(super) struct Strace {
     processes: FxHashMap<u64, Process>,
     /// Calls of processes whose parent is not known yet, because the parent's clone has not returned.
-    early: FxHashMap<u64, Vec<Vec<u8>>>,
+    early: BTreeMap<u64, Vec<Vec<u8>>>,
+    /// The early calls that are being replayed: those of a process, and above them those of its child that it has just made.
+    replaying: Vec<(u64, std::vec::IntoIter<Vec<u8>>)>,
     /// Processes in an unfinished clone.
     cloning: FxHashSet<u64>,
     /// Sizes of files in bytes, where known.
@@ -80,14 +83,18 @@ const UNNUMBERED: u64 = 0;
 impl TextParser for Strace {
     fn line(&mut self, line: &[u8], out: &mut Builder) -> Result<(), String> {
         let before = out.references_total();
-        let whole = [&self.torn[..], line].concat();
-        self.torn.clear();
-        match find(&whole, b"strace: Process ") {
-            Some(at) if at > 0 && whole.ends_with(b" attached") => {
-                self.take(&whole[at..], out)?;
-                self.torn = whole[..at].to_vec();
+        match find(line, b"strace: Process ") {
+            // (what was torn before is not looked through again: a line may be torn many times)
+            Some(at) if (at > 0 || !self.torn.is_empty()) && line.ends_with(b" attached") => {
+                self.take(&line[at..], out)?;
+                self.torn.extend_from_slice(&line[..at]);
             }
-            _ => self.take(&whole, out)?,
+            _ if self.torn.is_empty() => self.take(line, out)?,
+            _ => {
+                self.torn.extend_from_slice(line);
+                let whole = std::mem::take(&mut self.torn);
+                self.take(&whole, out)?;
+            }
         }
         if out.references_total() == before {
             out.marks += 1;
@@ -168,17 +175,27 @@ impl Strace {
     /// If no clone is under way any more, the parents of the processes that still wait stay unknown: replays these without one.
     fn settle(&mut self, out: &mut Builder) -> Result<(), String> {
         while self.cloning.is_empty() {
-            let Some(&pid) = self.early.keys().min() else { break };
+            let Some((&pid, _)) = self.early.first_key_value() else { break };
             self.processes.insert(pid, Process::new());
             self.replay(pid, out)?;
         }
         Ok(())
     }
 
-    /// Replays the calls that a process made before it was known.
+    /// Replays the calls that a process made before it was known. If one of them makes another such process, its calls come next. A
+    /// list takes the place of a recursion, for which there may be too many of them.
     fn replay(&mut self, pid: u64, out: &mut Builder) -> Result<(), String> {
-        for line in self.early.remove(&pid).unwrap_or_default() {
-            self.event(pid, &line, out)?;
+        let Some(lines) = self.early.remove(&pid) else { return Ok(()) };
+        self.replaying.push((pid, lines.into_iter()));
+        if self.replaying.len() > 1 {
+            return Ok(()); // the loop below goes on with them
+        }
+        while let Some((pid, lines)) = self.replaying.last_mut() {
+            let pid = *pid;
+            match lines.next() {
+                Some(line) => self.event(pid, &line, out)?,
+                None => drop(self.replaying.pop()),
+            }
         }
         Ok(())
     }
