@@ -1,4 +1,8 @@
-"""The kernel's swap, for measurements beside it: a file, or compressed memory (zram)."""
+"""The kernel's swap, for measurements beside it: a file, or compressed memory (zram).
+
+It is taken away again on every way out. So signals become exceptions, and a swapoff, which may take long, ends before
+another signal counts.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import MIB, Cgroup, Failure, Hierarchy
+from common import MIB, Cgroup, Failure, Hierarchy, end_on_signals, uninterrupted
 
 KERNEL_SWAP_BYTES = 3 << 30
 """Room for the largest program here several times over: the kernel must not fail for want of swap."""
 
 CONTROL = Path("/sys/class/zram-control")
+SWAPS = Path("/proc/swaps")
 
 
 def swap_on(place: Path, *options: str, complaint: str) -> None:
@@ -26,7 +31,7 @@ def swap_on(place: Path, *options: str, complaint: str) -> None:
 
 def swap_off(place: Path) -> None:
     """Take it away again, if it is in use."""
-    if str(place) in Path("/proc/swaps").read_text():
+    if str(place) in SWAPS.read_text():
         subprocess.run(["swapoff", place], check=True)
 
 
@@ -37,6 +42,7 @@ class KernelSwap:
         self._file = directory / "kernel.swap"
 
     def __enter__(self) -> KernelSwap:
+        end_on_signals()
         self._remove()
         try:
             with self._file.open("wb") as file:
@@ -52,8 +58,9 @@ class KernelSwap:
         self._remove()
 
     def _remove(self) -> None:
-        swap_off(self._file)
-        self._file.unlink(missing_ok=True)
+        with uninterrupted():
+            swap_off(self._file)
+            self._file.unlink(missing_ok=True)
 
 
 def no_kernel_swap(directory: Path, hierarchy: Hierarchy | str) -> str | None:
@@ -75,6 +82,7 @@ class Zram:
         self._number = ""
 
     def __enter__(self) -> Zram:
+        end_on_signals()
         if not CONTROL.exists():
             subprocess.run(["modprobe", "zram"], capture_output=True, check=False)
         if not CONTROL.exists():
@@ -93,9 +101,10 @@ class Zram:
         return self
 
     def __exit__(self, *_: object) -> None:
-        swap_off(self._device)
-        self._file("reset").write_text("1")
-        (CONTROL / "hot_remove").write_text(self._number)
+        with uninterrupted():
+            swap_off(self._device)
+            self._file("reset").write_text("1")
+            (CONTROL / "hot_remove").write_text(self._number)
 
     @property
     def _device(self) -> Path:

@@ -282,6 +282,16 @@ def end_on_signals() -> None:
     signal.signal(signal.SIGHUP, leave)
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that end the script, also a second Ctrl-C, wait for the end of the block, here and in the commands it runs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def own_name() -> str:
     """The start of the name of everything that must not outlive this script; from it `stale` tells which script made it."""
     return f"overspill-{os.getpid()}-"
@@ -535,14 +545,19 @@ class Cgroup:
         except BaseException:
             self._path.rmdir()
             raise
-        self._sampler.start()
+        with uninterrupted():  # so that no signal goes to that thread, either
+            self._sampler.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
-        self._sampler.join()
+        with uninterrupted():
+            self._ended.set()
+            self._sampler.join()
+            self._remove()
+
+    def _remove(self) -> None:
         deadline = time.monotonic() + 10
         while True:
             for pid in self.members():

@@ -21,6 +21,7 @@ mod forks;
 mod lab;
 mod limits;
 mod locks;
+mod measurements;
 mod paged;
 mod swap_devices;
 mod swap_files;
