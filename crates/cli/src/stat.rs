@@ -3,7 +3,7 @@
 use crate::Failure;
 use crate::args::StatArgs;
 use crate::{report, swaps};
-use overspill_linux::control_client::has_ended;
+use overspill_linux::control_client::Process;
 use overspill_linux::size::human;
 use overspill_linux::status_file::{Snapshot, StatusView, find};
 use serde_json::Value;
@@ -17,8 +17,10 @@ pub const NOTHING: u8 = 1;
 /// Prints once, or at intervals until the program ends.
 pub fn stat(args: &StatArgs) -> Result<u8, Failure> {
     let pid = swaps::process(&args.program)?;
+    // before the block is looked for, so that its number is not another's by then
+    let process = Process::of(pid);
     let view = find(pid).map_err(|error| Failure::with_status(NOTHING, error.to_string()))?;
-    match print(args, pid, &view) {
+    match print(args, &process, &view) {
         // `overspill stat ... | head`: the reader has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
         Err(error) => Err(Failure::with_status(NOTHING, format!("standard output: {error}"))),
@@ -26,7 +28,7 @@ pub fn stat(args: &StatArgs) -> Result<u8, Failure> {
     }
 }
 
-fn print(args: &StatArgs, pid: u32, view: &StatusView) -> io::Result<()> {
+fn print(args: &StatArgs, process: &Process, view: &StatusView) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let Some(interval) = args.interval.map(Duration::from_secs_f64) else {
         let seen = view.snapshot();
@@ -43,11 +45,11 @@ fn print(args: &StatArgs, pid: u32, view: &StatusView) -> io::Result<()> {
     for line in 0..args.count.unwrap_or(u64::MAX) {
         if line > 0 {
             due += interval;
-            sleep(due.saturating_duration_since(Instant::now()));
-            due = due.max(Instant::now() - interval); // After a long stop: no burst of lines.
-            if has_ended(pid, Duration::ZERO) {
+            if process.has_ended(due.saturating_duration_since(Instant::now())) {
                 break;
             }
+            sleep(due.saturating_duration_since(Instant::now())); // (if the wait ended early)
+            due = due.max(Instant::now() - interval); // After a long stop: no burst of lines.
         }
         let seen = view.snapshot();
         if args.json {

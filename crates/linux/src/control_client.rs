@@ -336,15 +336,32 @@ impl AsFd for Connection {
     }
 }
 
-/// Whether the process has ended, or ends within `patience`. A zombie has ended: it cannot answer.
+/// A process. It stays the same one when it has ended and its number is another's.
+#[derive(Debug)]
+pub struct Process(Result<OwnedFd, Errno>);
+
+impl Process {
+    /// The process that has this number now.
+    pub fn of(pid: u32) -> Self {
+        let process = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH);
+        Process(process.and_then(|process| rustix::process::pidfd_open(process, PidfdFlags::empty())))
+    }
+
+    /// Whether it has ended, or ends within `patience`. A zombie has ended: it cannot answer. Says no, at once, if the kernel gives
+    /// no descriptor for it.
+    pub fn has_ended(&self, patience: Duration) -> bool {
+        let pidfd = match &self.0 {
+            Ok(pidfd) => pidfd,
+            Err(error) => return *error == Errno::SRCH,
+        };
+        let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+        matches!(rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&patience)), Ok(1))
+    }
+}
+
+/// Whether the process that has this number now has ended, or ends within `patience`: see [`Process::has_ended`].
 pub fn has_ended(pid: u32, patience: Duration) -> bool {
-    let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
-    let pidfd = match rustix::process::pidfd_open(process, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd,
-        Err(error) => return error == Errno::SRCH,
-    };
-    let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
-    matches!(rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience)), Ok(1))
+    Process::of(pid).has_ended(patience)
 }
 
 /// The directory that `overspill run` gave to the process when it started it.

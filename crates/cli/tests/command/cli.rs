@@ -745,6 +745,50 @@ fn stat_finds_a_running_program_and_its_supervisor() {
     assert!(stderr(&output).contains("limit 64.0 MiB"), "{}", stderr(&output));
 }
 
+/// The end of the program was looked for by its number. If another process had got that number between two lines, `stat` went on
+/// for ever, with the last counters of the program that had ended.
+#[test]
+fn stat_ends_with_its_program_whoever_gets_its_number() {
+    let dir = Dir::new("number");
+    let Some(command) = with_agent(&dir, "", &[]) else {
+        return;
+    };
+    // Numbers can be chosen in a namespace of one's own. `stat` is stopped meanwhile, so that it cannot look in between.
+    let script = r#"
+        out=$1; shift
+        mkfifo "$out.end"
+        "$@" sh -c 'echo $$ > "$0.pid"; read line < "$0.end"' "$out" &
+        run=$!
+        until "$0" stat $run > "$out.once" 2>&1 && [ -s "$out.pid" ]; do sleep 0.02; done
+        pid=$(cat "$out.pid")
+        timeout 60 "$0" stat $pid --interval 0.3 > "$out" &
+        watch=$!
+        until [ -s "$out" ]; do sleep 0.02; done
+        stat=$(pgrep -P $watch)
+        kill -STOP $stat
+        echo > "$out.end"
+        wait $run
+        for try in 1 2 3 4 5 6 7 8 9; do
+            echo $((pid - 1)) > /proc/sys/kernel/ns_last_pid
+            sleep 1000 &
+            [ $! = $pid ] && break
+        done
+        [ $! = $pid ] || exit 77
+        kill -CONT $stat
+        wait $watch
+    "#;
+    let mut namespace = Command::new("unshare");
+    namespace.args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script, OVERSPILL]).arg(dir.0.join("lines"));
+    namespace.arg(command.get_program()).args(command.get_args());
+    namespace.envs(command.get_envs().filter_map(|(name, value)| value.map(|value| (name, value))));
+    let output = namespace.output().expect("unshare runs");
+    if !dir.0.join("lines").exists() || output.status.code() == Some(77) {
+        println!("not run: numbers of processes cannot be chosen here: {output:?}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
 #[test]
 fn swap_files_may_be_named_if_they_do_not_exist() {
     let dir = Dir::new("file");
