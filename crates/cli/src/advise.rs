@@ -9,7 +9,7 @@ use crate::args::lab::{AdviseArgs, See};
 use crate::cost::CostModel;
 use crate::sim::{self, Asked, LiveJob};
 use crate::sizes::spread;
-use crate::{Failure, trace};
+use crate::{Failure, printable, trace};
 use overspill_lab::{FAULTS_MEMORY_MIN, Job, LabPolicy};
 use overspill_linux::setup;
 use overspill_linux::size::human;
@@ -157,7 +157,8 @@ impl Advice {
 
     fn write(&self, text: &mut String, file: &Path, trace: &Trace) -> std::fmt::Result {
         let size = |pages: u32| format!("{} ({pages} pages)", human(u64::from(pages) * u64::from(trace.page_bytes())));
-        writeln!(text, "{}: {} references to {} in all", file.display(), trace.references_total, size(trace.unique()))?;
+        let name = printable(&file.display().to_string());
+        writeln!(text, "{name}: {} references to {} in all", trace.references_total, size(trace.unique()))?;
         if let Some(kinds) = &trace.kinds {
             let count = |kind| kinds.iter().filter(|&&other| other == kind).count();
             writeln!(

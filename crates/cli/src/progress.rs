@@ -1,5 +1,6 @@
 //! Shows on standard error how far long work is: a line that changes on a terminal, else a line from time to time.
 
+use crate::printable;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -21,9 +22,10 @@ pub struct Meter {
 impl Meter {
     /// Begins work of that name.
     pub fn new(what: impl Into<String>) -> Self {
+        let what: String = what.into();
         let terminal = std::io::stderr().is_terminal();
         let next = Instant::now() + if terminal { SILENT } else { LOG_STEP };
-        Meter { what: what.into(), next, terminal, shown: false }
+        Meter { what: printable(&what), next, terminal, shown: false }
     }
 
     /// Shows that `done` of `total` parts are done; a total of 0 means unknown.

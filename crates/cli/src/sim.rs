@@ -4,7 +4,7 @@ use crate::args::lab::{Output, See, SimArgs, Switch};
 use crate::cost::CostModel;
 use crate::plot::{self, Panel, Series};
 use crate::progress::Meter;
-use crate::{Failure, say, trace};
+use crate::{Failure, printable, say, trace};
 use overspill_lab::{
     Counts, Curve, FAULTS_MEMORY_MIN, Job, LabPolicy, Layout, Live, LiveCounts, Outcome, References, in_parallel,
     lru_curve_with_progress, matrix, replay_faults_with_progress,
@@ -440,7 +440,7 @@ fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> Strin
     let first = if rows[0].live.is_some() { "first touches" } else { "first references" };
     let mut text = format!(
         "{}: {references} references to {unique} pages of {} ({cold} faults are {first})\n",
-        file.display(),
+        printable(&file.display().to_string()),
         human(u64::from(trace.page_bytes()))
     );
     let faults = |row: &Row| {

@@ -3,7 +3,7 @@
 use crate::args::RunArgs;
 use crate::args::lab::{TraceArgs, TraceCommand, TraceConvertArgs, TraceInfoArgs, TraceOptions, TraceRecordArgs};
 use crate::progress::Meter;
-use crate::{Failure, preflight, run, say};
+use crate::{Failure, preflight, printable, run, say};
 use overspill_linux::record::Recording;
 use overspill_linux::size::human;
 use overspill_linux::sys;
@@ -108,7 +108,7 @@ impl About {
     }
 
     fn text(&self, file: &Path, trace: &Trace) -> String {
-        let mut lines = vec![file.display().to_string()];
+        let mut lines = vec![printable(&file.display().to_string())];
         let mut line = |name: &str, value: String| lines.push(format!("  {name:<18}{value}"));
         let share = |part: u64, whole: u64| format!("{part} ({:.1}%)", part as f64 / whole as f64 * 100.0);
         let (references, unique) = (trace.references_total, u64::from(trace.unique()));
@@ -131,7 +131,7 @@ impl About {
         if !self.objects.is_empty() {
             line("objects", format!("{}; the most used (references, unique pages):", self.objects.len()));
             for (name, references, pages) in self.objects.iter().take(OBJECTS_SHOWN) {
-                line("", format!("{references:>10} {pages:>8}  {name}"));
+                line("", format!("{references:>10} {pages:>8}  {}", printable(name)));
             }
         }
         lines.join("\n")

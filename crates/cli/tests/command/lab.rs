@@ -280,6 +280,24 @@ fn what_is_in_a_trace() {
     assert_eq!((&about[0]["references"], &about[0]["unique_pages"], &about[0]["writes"]), (&15.into(), &3.into(), &5.into()));
 }
 
+/// The names of files in a trace are whatever the recorded program opened, and were written to the terminal as they are. A trace
+/// from elsewhere could so set the terminal's title, or hide a line.
+#[test]
+fn names_in_a_trace_reach_the_terminal_without_control_characters() {
+    let dir = Dir::new("names");
+    let path = r"/tmp/\33]0;title\7\nx";
+    let trace =
+        dir.file("a\x1b[31m.strace", format!("1 openat(AT_FDCWD, \"{path}\", O_RDONLY) = 3\n1 read(3, \"\", 4096) = 4096\n"));
+    for arguments in
+        [&["trace", "info", &trace][..], &["advise", "--trace", &trace], &["sim", "-p", "lru", "-m", "1", "-t", &trace]]
+    {
+        let (stdout, stderr) = succeeds(arguments);
+        assert!(!(stdout + &stderr).contains(|c: char| c.is_control() && c != '\n'), "{arguments:?}");
+    }
+    let (stdout, _) = succeeds(&["trace", "info", &trace]);
+    assert!(stdout.ends_with("/tmp/\\u{1b}]0;title\\u{7}\\nx\n"), "{stdout}");
+}
+
 #[test]
 fn conversion_there_and_back() {
     let dir = Dir::new("convert");
