@@ -159,6 +159,13 @@ counters! {
 }
 
 impl Counters {
+    /// Forgets what a pager holds, but not what has happened: for the next pager of the same process, which begins with nothing.
+    pub fn clear_levels(&self) {
+        let memory = [&self.memory_used_bytes, &self.memory_native_bytes, &self.memory_locked_bytes, &self.buffer_bytes];
+        let tables = [&self.metadata_bytes, &self.swap_used_bytes, &self.pool_pages, &self.pool_size_bytes];
+        let pool = [&self.pool_memory_bytes, &self.pool_packed_bytes, &self.pool_same_pages];
+        memory.into_iter().chain(tables).chain(pool).for_each(|level| level.set(0));
+    }
     /// The pages read back so far by the distance of their eviction: up to half of the budget, one budget, two, and more.
     pub fn refaults(&self) -> [u64; 4] {
         [&self.refaults_within_half, &self.refaults_within_one, &self.refaults_within_two, &self.refaults_beyond].map(Counter::get)

@@ -203,6 +203,9 @@ pub(super) fn serve(memory: &str) {
     let status = file.leak();
     // The program was paged before it called exec; or it is an emulator, which is paged, and this is the program in it.
     let again = supervised && status.outcome.load(Acquire) != Outcome::NotStarted as u32;
+    if again && sys::thread_count() == Ok(1) {
+        status.counters.clear_levels(); // an emulator's pager still holds what it had; one from before an exec is gone
+    }
     if supervised {
         let _ = sys::close(status_fd); // `overspill run` holds it, and the program's table stays as it would be
         status_fd = -1;

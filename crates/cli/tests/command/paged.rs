@@ -260,6 +260,23 @@ fn a_thread_alone_has_its_handler_on_its_cpu() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A program counts on where the one before it stopped that called exec in the same process. But what that one had in swap is gone
+/// with it, and was reported as in use.
+#[test]
+fn what_was_in_swap_before_an_exec_is_not_in_use() {
+    if !able() {
+        return;
+    }
+    let dir = place("becomes");
+    let program = build(&dir, "becomes.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &["/bin/true"]);
+    assert_eq!(r.output.status.code(), Some(0), "{:?}", r.output);
+    assert!(r.stat("swap_peak_bytes") > 8 << 20 && r.stat("pages_out") > 2000, "{}", r.stats);
+    let levels = ["swap_used_bytes", "pool_pages", "pool_memory_bytes", "pool_packed_bytes", "pool_same_pages"];
+    assert_eq!(levels.map(|level| r.stat(level)), [0; 5], "{}", r.stats);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// Who watches the handler of a thread alone looks every millisecond while the handler gets nothing done. It did so for ever when
 /// the program slept.
 #[test]
