@@ -9,6 +9,7 @@
 #include <linux/filter.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,6 +153,19 @@ static void cases(const char *name, const char *dir) {
         struct sock_fprog program = { 2, filter };
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
         if (syscall(SYS_seccomp, 1, valid ? 0x8000 : 0, &program) != -1 || errno != EINVAL) fail("a filter that is refused");
+    } else if (!strcmp(name, "unmapped")) { // bubblewrap: a child in a user namespace that maps no id, or one
+        MUST(setgroups(3, groups));
+        for (int maps = 0; maps < 2; maps++) {
+            pid_t child = syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0); int status;
+            if (child == 0) {
+                int fd = maps ? open("/proc/self/uid_map", O_WRONLY) : -1;
+                if (maps && write(fd, "1000 0 1", 8) != 8) fail("uid_map");
+                MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); all_alike("PR_SET_NO_NEW_PRIVS");
+                MUST(caps(0)); all_alike("capset of nothing");
+                touch(1); fflush(0); _exit(0);
+            }
+            if (child < 0 || waitpid(child, &status, 0) != child || status) { printf("the child: %x\n", status); exit(1); }
+        }
     } else if (!strcmp(name, "no-namespace")) {
         if (unshare(CLONE_NEWUSER | 0x10) != -1 || errno != EINVAL) fail("a namespace that there is not");
     } else if (!strcmp(name, "new-pids")) { // its next child is the first process of a namespace, and must be one of its own
@@ -163,6 +177,13 @@ static void cases(const char *name, const char *dir) {
             if (i == 0) continue;
             if (waitpid(child, &status, 0) != child || status) fail("a child");
         }
+    } else if (!strcmp(name, "no-memfd")) { // firejail's --memory-deny-write-execute: what it starts may make no memory file
+        struct sock_filter filter[] = { { 0x20, 0, 0, 0 }, { 0x15, 0, 1, SYS_memfd_create }, { 6, 0, 0, 0x00050001 }, { 6, 0, 0, 0x7FFF0000 } };
+        struct sock_fprog program = { 4, filter };
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); MUST(prctl(PR_SET_SECCOMP, 2, &program, 0, 0));
+        pid_t child = vfork(); int status;
+        if (child == 0) { execl("/bin/echo", "echo", "another program", (char *)0); _exit(1); }
+        if (waitpid(child, &status, 0) != child || status) { printf("the other program: %x\n", status); exit(1); }
     } else if (!strcmp(name, "exec")) { // a daemon that gives up root and starts another program
         MUST(setresgid(65534, 65534, 65534)); MUST(setresuid(65534, 65534, 65534));
         pid_t child = vfork(); int status;

@@ -80,6 +80,11 @@ fn ids(call: libc::c_long) -> Result<[u32; 3], Errno> {
     Ok(ids)
 }
 
+/// What setresuid or setresgid needs to make these ids out of those of the thread: -1 keeps an id.
+fn unlike(wanted: [u32; 3], has: [u32; 3]) -> [u32; 3] {
+    core::array::from_fn(|i| if wanted[i] == has[i] { u32::MAX } else { wanted[i] })
+}
+
 /// The rights of a thread.
 pub struct Rights {
     users: [u32; 3],
@@ -158,10 +163,16 @@ impl Rights {
             Ok(_) | Err(libc::EPERM) => Ok(()), // see below
             Err(e) => Err(e),
         };
-        let [(r, e, s), (rg, eg, sg)] = [self.users, self.groups].map(|[a, b, c]| (a, b, c));
+        // An id that the user namespace does not map reads as one that cannot be set. It dates from before the namespace, so the
+        // thread has it, too: an id that the thread has is not set, and a list of groups with such a group is left as it is.
+        let [r, e, s] = unlike(self.users, ids(libc::SYS_getresuid)?);
+        let [rg, eg, sg] = unlike(self.groups, ids(libc::SYS_getresgid)?);
         // SAFETY: reads as many groups as there are in its room; the others take numbers only.
         unsafe {
-            allowed(sys!(libc::SYS_setgroups, self.more_groups_count, self.more_groups))?;
+            let more_groups = sys!(libc::SYS_setgroups, self.more_groups_count, self.more_groups);
+            if more_groups != Err(libc::EINVAL) {
+                allowed(more_groups)?;
+            }
             allowed(sys!(libc::SYS_setresgid, rg, eg, sg))?;
             allowed(sys!(libc::SYS_setresuid, r, e, s))?;
         }

@@ -144,31 +144,23 @@ impl Io {
     /// The errno of io_uring_setup.
     pub fn new(engine: Engine, depth: u32) -> Result<Io, Errno> {
         // only this thread reaps completions, when it asks for them, so the kernel need not interrupt it
-        Io::with(engine, depth, ring::SINGLE_ISSUER | ring::DEFER_TASKRUN)
-    }
-
-    /// For as many transfers at a time as a flush makes, by threads of the program's, one at a time: a thread that issues waits for the
-    /// completion before another thread uses this. Watches nothing. When it is dropped, its ring is kept for the next one.
-    ///
-    /// # Errors
-    /// As [`Io::new`].
-    pub fn lent(engine: Engine) -> Result<Io, Errno> {
-        let process = std::process::id();
-        let mut io = match (engine != Engine::Psync).then(|| idle::take(process)).flatten() {
-            Some(ring) => Io::of(Kind::Uring(ring), LENT_MAX),
-            // the thread that issued gets its completions when it enters the kernel, so the kernel need not interrupt it
-            None => Io::with(engine, LENT_MAX, ring::COOP_TASKRUN)?,
-        };
-        io.lent = Some(Lent { process, under_way: 0 });
-        Ok(io)
-    }
-
-    fn with(engine: Engine, depth: u32, flags: u32) -> Result<Io, Errno> {
+        let flags = ring::SINGLE_ISSUER | ring::DEFER_TASKRUN;
         let kind = match engine {
             Engine::Psync => Kind::Psync,
             _ => Kind::Uring(Ring::new((depth * 2).next_power_of_two(), flags)?),
         };
         Ok(Io::of(kind, depth))
+    }
+
+    /// For as many transfers at a time as a flush makes, by threads of the program's, one at a time: a thread that issues waits for
+    /// the completion before another thread uses this. Watches nothing. Its ring goes to the next one when it is dropped. If there
+    /// can be no ring, it is plain I/O.
+    pub fn lent(engine: Engine) -> Io {
+        let process = std::process::id();
+        let ring = if engine == Engine::Psync { None } else { idle::take(process) };
+        let mut io = Io::of(ring.map_or(Kind::Psync, Kind::Uring), LENT_MAX);
+        io.lent = Some(Lent { process, under_way: 0 });
+        io
     }
 
     fn of(kind: Kind, depth: u32) -> Io {
@@ -400,26 +392,51 @@ impl overspill_machine::kernel::Io for Io {
 /// Rings of [`Io::lent`] that nobody uses now. They stay for the next owner: some milliseconds after a ring is gone, the kernel
 /// interrupts what a thread waits in that made it or issued by it ([`Engine::resolve`]), and these are threads of the program's.
 mod idle {
-    use super::Ring;
+    use super::{LENT_MAX, Ring, ring};
     use crate::lock::Mutex;
 
-    /// Those of some pagers and flushes. More are dropped.
-    const RINGS_MAX: usize = 16;
-    /// Each with the process that made it: a child finds copies of its parent's. It may also find the lock taken, for ever.
-    static RINGS: Mutex<[Option<(u32, Ring)>; RINGS_MAX]> = Mutex::new([const { None }; RINGS_MAX]);
+    /// The most rings of a process, for some pagers and flushes at a time.
+    const RINGS_MAX: usize = 64;
+    static RINGS: Mutex<Rings> = Mutex::new(Rings::of(0));
 
+    struct Rings {
+        process: u32,
+        /// Made, or being made.
+        made: usize,
+        idle: [Option<Ring>; RINGS_MAX],
+    }
+
+    impl Rings {
+        const fn of(process: u32) -> Self {
+            Rings { process, made: 0, idle: [const { None }; RINGS_MAX] }
+        }
+    }
+
+    /// One of them, or a new one. `None` if none can be made.
     pub fn take(process: u32) -> Option<Ring> {
-        let mut rings = RINGS.try_lock()?;
-        let kept = rings.iter_mut().find(|kept| kept.as_ref().is_some_and(|(of, _)| *of == process))?;
-        kept.take().map(|(_, ring)| ring)
+        let mut rings = RINGS.try_lock()?; // a child may find it locked, for ever
+        if rings.process != process {
+            *rings = Rings::of(process); // a child's copies of its parent's are of no use
+        }
+        let kept = rings.idle.iter_mut().find_map(Option::take);
+        if kept.is_some() || rings.made == RINGS_MAX {
+            return kept;
+        }
+        rings.made += 1;
+        drop(rings);
+        // the thread that issued gets its completions when it enters the kernel, so the kernel need not interrupt it
+        let made = Ring::new(2 * LENT_MAX, ring::COOP_TASKRUN).ok();
+        if made.is_none() {
+            RINGS.lock().made -= 1;
+        }
+        made
     }
 
     pub fn put(process: u32, ring: Ring) {
         if process == std::process::id()
-            && let Some(mut rings) = RINGS.try_lock()
-            && let Some(place) = rings.iter_mut().find(|kept| kept.as_ref().is_none_or(|(of, _)| *of != process))
+            && let Some(place) = RINGS.lock().idle.iter_mut().find(|place| place.is_none())
         {
-            *place = Some((process, ring));
+            *place = Some(ring);
         }
     }
 }
@@ -468,7 +485,10 @@ mod tests {
     #[test]
     fn transfers_are_made_though_the_ring_may_not_be_entered() {
         let test = || {
-            let Ok(mut io) = Io::lent(Engine::Uring) else { return };
+            let mut io = Io::lent(Engine::Uring);
+            if !io.is_asynchronous() {
+                return;
+            }
             let file = rustix::fs::memfd_create("transfers", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
             let stmt = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
             let enter = libc::SYS_io_uring_enter as u32;

@@ -44,8 +44,7 @@ struct Running<'a> {
 impl<'a> Running<'a> {
     fn begin(shared: &'a Shared, device: DeviceId) -> Result<Running<'a>, BeginError> {
         let _quiet = Quiet::new();
-        let io = Io::lent(shared.engine).map_err(BeginError::Resources)?;
-        let worker = Some(Worker::with(io, &shared.machine, device)?);
+        let worker = Some(Worker::with(Io::lent(shared.engine), &shared.machine, device)?);
         Ok(Running { shared, worker, process: std::process::id() })
     }
 

@@ -65,7 +65,7 @@ impl Buffers {
     /// With [`reader::buffer_pages`] pages, all present.
     ///
     /// # Errors
-    /// ENOMEM; the errno of io_uring_setup.
+    /// ENOMEM.
     pub fn new(cluster_pages: usize, engine: Engine) -> Result<Buffers, Errno> {
         assert_eq!(reader::buffer_pages(cluster_pages), SINGLES + CLUSTERS * cluster_pages);
         let len = reader::buffer_pages(cluster_pages) << PAGE_SHIFT;
@@ -77,7 +77,7 @@ impl Buffers {
         // on one CPU polling is of no use
         if engine == Engine::Uring && sys::count_cpus(&sys::allowed_cpus()) > 1 {
             for _ in 0..POLLERS {
-                buffers.pollers.push(Mutex::new(Poller { io: Io::lent(engine)?, spinner: Spinner::default() }));
+                buffers.pollers.push(Mutex::new(Poller { io: Io::lent(engine), spinner: Spinner::default() }));
             }
         }
         Ok(buffers)

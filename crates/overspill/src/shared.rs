@@ -41,9 +41,9 @@ impl Shared {
     /// What a flush needs.
     ///
     /// # Errors
-    /// As io_uring_setup(2); ENOMEM.
+    /// ENOMEM.
     pub fn flusher(&self) -> Result<Flusher, Errno> {
-        Flusher::new(Io::lent(self.engine)?)
+        Flusher::new(Io::lent(self.engine))
     }
 
     /// A file is open. From the first one on the reader thread reads further ahead.

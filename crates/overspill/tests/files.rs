@@ -9,7 +9,9 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Barrier;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 
 /// A file that is removed at the end.
 struct Temp(PathBuf);
@@ -669,6 +671,46 @@ fn a_flush_interrupts_no_later_wait() {
         region.write_at(b"changed", 5000).expect("written");
         region.flush(..).expect("written");
         assert_eq!(wait_in_vain(), Some(libc::EAGAIN), "{pager:?}");
+    }
+}
+
+/// Of the rings of flushes at the same time, some ended with their flush.
+#[test]
+fn many_flushes_at_a_time_interrupt_no_later_wait() {
+    const THREADS: usize = 12;
+    let pagers = both();
+    for pager in &pagers {
+        let all = Barrier::new(THREADS);
+        thread::scope(|s| {
+            for n in 0..THREADS {
+                let all = &all;
+                s.spawn(move || {
+                    let file = Temp::new(&format!("many-{n}"), &[0; 64 * PAGE]);
+                    let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+                    region.write_at(&[1; 64 * PAGE], 0).expect("written");
+                    all.wait();
+                    region.flush(..).expect("written");
+                    assert_eq!(wait_in_vain(), Some(libc::EAGAIN), "{pager:?}");
+                });
+            }
+        });
+    }
+}
+
+/// A program forbids a thread io_uring after the pager was built, as it may. The thread's first flush failed, because it could make
+/// no ring.
+#[test]
+fn a_thread_that_may_make_no_ring_flushes() {
+    for pager in both() {
+        let file = Temp::new("no-ring", &[0; 64 * PAGE]);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        let flushes = || {
+            forbid_io_uring();
+            region.write_at(&[1; 64 * PAGE], 0).expect("written");
+            region.flush(..).expect("written");
+        };
+        thread::scope(|s| s.spawn(flushes).join().expect("flushed")); // the filter ends with the thread
+        assert!(std::fs::read(&file.0).expect("the file").iter().all(|byte| *byte == 1));
     }
 }
 

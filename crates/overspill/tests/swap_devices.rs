@@ -208,6 +208,23 @@ fn a_child_that_is_forked_within_a_swapoff_is_told_so() {
     }
 }
 
+/// A thread that may make no ring could not take a device off.
+#[test]
+fn a_swapoff_needs_no_ring() {
+    let places = Places::new("rings");
+    let (first, second) = (places.dir("a"), places.dir("b"));
+    for pager in pagers(BUDGET, DeviceSpec::file(&first)) {
+        let mut region = pager.region_of::<[u64; WORDS]>(5000).expect("20 MB");
+        region.iter_mut().enumerate().for_each(|(n, page)| *page = [n as u64; WORDS]);
+        pager.swap_on(DeviceSpec::file(&second)).expect("a further device");
+        let swaps_off = || {
+            forbid_io_uring();
+            pager.swap_off(&first).expect("the other has room");
+        };
+        std::thread::scope(|s| s.spawn(swaps_off).join().expect("taken off")); // the filter ends with the thread
+    }
+}
+
 /// Pages are on all files of a device, and the figures show it.
 #[test]
 fn several_files_are_one_device() {

@@ -198,7 +198,10 @@ pub(super) fn serve(memory: &str) {
         file.status().init(pid);
         Some(file)
     };
-    let Some(file) = given.or_else(own) else { refuse(None, false, "no memory file could be made for the pager's counters") };
+    let Some(file) = given.or_else(own) else {
+        // a descendant: a seccomp filter may forbid memfd_create
+        return go_without(-1, "no memory file could be made for the pager's counters");
+    };
     let mut status_fd = file.as_raw_fd();
     let status = file.leak();
     // The program was paged before it called exec; or it is an emulator, which is paged, and this is the program in it.

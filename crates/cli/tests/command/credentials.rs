@@ -68,6 +68,39 @@ fn a_child_that_confines_itself_shares_nothing() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// bubblewrap makes its child in a user namespace that does not map all of the child's ids. These read as 65534, which nobody can
+/// set there: the pager's threads failed to, with EINVAL, as soon as the child gave up a right, and the child was stopped.
+#[test]
+fn a_child_whose_ids_are_not_mapped_gives_up_rights() {
+    if !root() {
+        return;
+    }
+    let dir = place("unmapped");
+    let program = build(&dir, "gives_up.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &["unmapped", "/root"]);
+    let out = String::from_utf8_lossy(&r.output.stdout);
+    assert_eq!((r.output.status.code(), &*out), (Some(0), "right\n"), "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// What a sandbox started under a filter that forbids memfd_create ended with status 125, because it had no place for its counters.
+/// Like any program that is not the first and cannot be paged, it goes on without paging.
+#[test]
+fn a_program_that_may_make_no_memory_file_runs_unpaged() {
+    if !able() {
+        return;
+    }
+    let dir = place("no-memfd");
+    let program = build(&dir, "gives_up.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &["no-memfd", "/root"]);
+    let out = String::from_utf8_lossy(&r.output.stdout);
+    assert_eq!((r.output.status.code(), &*out), (Some(0), "another program\nright\n"), "{:?}", r.output);
+    assert!(r.stderr().contains("runs without paging: no memory file could be made"), "{}", r.stderr());
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A library that has functions of libc's names (tcmalloc an mmap, torsocks a syscall) was taken for libc, and the program refused.
 /// The functions of libc that such a library calls are followed.
 #[test]

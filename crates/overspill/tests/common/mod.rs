@@ -140,3 +140,24 @@ pub fn wait_in_vain() -> Option<i32> {
     }
     std::io::Error::last_os_error().raw_os_error()
 }
+
+/// Forbids the calling thread io_uring, by a seccomp filter.
+pub fn forbid_io_uring() {
+    let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+    let setup = libc::SYS_io_uring_setup as u32; // io_uring_enter and io_uring_register are the next two
+    let mut filter = [
+        statement(0x20, 0), // the call's number
+        libc::sock_filter { jt: 0, jf: 2, ..statement(0x35, setup) },
+        libc::sock_filter { jt: 1, jf: 0, ..statement(0x25, setup + 2) },
+        statement(6, 0x5_0000 | libc::EPERM as u32),
+        statement(6, 0x7fff_0000),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: forbids this thread some calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+        assert_eq!(libc::syscall(libc::SYS_io_uring_setup, 1, 0), -1);
+    }
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+}
