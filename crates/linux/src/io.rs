@@ -4,10 +4,9 @@
 //! Both engines have the same interface: issue, wait, then take completions ([`overspill_machine::kernel::Io`]). The plain engine
 //! does the transfer when it is issued. Neither allocates after construction.
 
-use crate::kernel::Linux;
 use crate::ring::{self, Entry, Ring};
 use crate::sys::{self, Errno};
-use overspill_machine::kernel::{Done, IoVec, Kernel};
+use overspill_machine::kernel::{Done, IoVec};
 use std::collections::VecDeque;
 
 /// Which engine to use.
@@ -116,8 +115,8 @@ pub struct Io {
     lent: Option<Lent>,
 }
 
-/// The most transfers of [`Io::lent`] at a time: those of a flush.
-const LENT_MAX: u32 = <Linux as Kernel>::FLUSH_PAGES as u32;
+/// The most transfers of [`Io::lent`] at a time.
+pub const LENT_MAX: u32 = 64;
 
 /// [`Io::lent`]
 struct Lent {
@@ -152,9 +151,9 @@ impl Io {
         Ok(Io::of(kind, depth))
     }
 
-    /// For as many transfers at a time as a flush makes, by threads of the program's, one at a time: a thread that issues waits for
-    /// the completion before another thread uses this. Watches nothing. Its ring goes to the next one when it is dropped. If there
-    /// can be no ring, it is plain I/O.
+    /// For [`LENT_MAX`] transfers at a time, by threads of the program's, one at a time: a thread that issues waits for the
+    /// completion before another thread uses this. Watches nothing. Its ring goes to the next one when it is dropped. If there can
+    /// be no ring, it is plain I/O.
     pub fn lent(engine: Engine) -> Io {
         let process = std::process::id();
         let ring = if engine == Engine::Psync { None } else { idle::take(process) };

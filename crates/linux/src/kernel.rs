@@ -4,7 +4,7 @@ use crate::area;
 use crate::content::Content;
 use crate::credentials::Following;
 use crate::family::Family;
-use crate::io::{Engine, Io};
+use crate::io::{Engine, Io, LENT_MAX};
 use crate::lock::Futex;
 use crate::mappings::{self, Mappings};
 use crate::record::Recorder;
@@ -111,6 +111,9 @@ impl overspill_machine::kernel::Host<Linux> for Host {
         }
     }
 }
+
+// a flush may have a lent one
+const _: () = assert!(LENT_MAX as usize >= <Linux as Kernel>::FLUSH_PAGES);
 
 impl Kernel for Linux {
     type Word = Futex;
