@@ -45,7 +45,7 @@ def readinto(file: Any, array: Any) -> int:
 
     `file` has a method `readinto` or `recv_into`. Unlike those, this reads less than the array holds only if there is no more.
     """
-    array = np.asarray(array)
+    array = np.asarray(array if hasattr(array, "__array__") else memoryview(array))  # (of a list it would be a copy)
     if not array.flags.c_contiguous and not array.flags.f_contiguous:
         raise ValueError("only a contiguous array can be read into: read into a contiguous one, and assign it")
     if array.dtype.hasobject:

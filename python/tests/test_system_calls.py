@@ -216,7 +216,7 @@ def test_helpers(pager: Pager, path: Path, tmp_path: Path, content: bytes, view:
     assert array[:1000].tobytes() == content[-1000:]
 
 
-def test_what_helpers_refuse(pager: Pager, path: Path) -> None:
+def test_what_helpers_refuse(pager: Pager, path: Path, content: bytes) -> None:
     array = pager.zeros((10, 10))
     with open(path, "rb") as file:
         with pytest.raises(ValueError, match="contiguous"):
@@ -227,6 +227,10 @@ def test_what_helpers_refuse(pager: Pager, path: Path) -> None:
     ordinary = np.zeros(1000, "u1")
     with open(path, "rb") as file:
         assert overspill.readinto(file, ordinary) == 1000
+        with pytest.raises(TypeError):  # a copy of it was filled
+            overspill.readinto(file, [1, 2, 3])
+        file.seek(0)
+        assert overspill.readinto(file, into := bytearray(10)) == 10 and into == content[:10]
 
 
 def test_wired_memory_works(pager: Pager, path: Path, content: bytes) -> None:

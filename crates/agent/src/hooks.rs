@@ -38,7 +38,7 @@ pub use forks::Fork;
 pub use limits::count_own;
 use overspill_linux::sys;
 use sites::{How, Verdict};
-pub use sites::{Text, install};
+pub use sites::{Sites, Text};
 pub use stacks::HookStacks;
 use threads::CloneArgs;
 

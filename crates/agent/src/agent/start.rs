@@ -273,6 +273,16 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         }
         Err(e) => return Err(format!("/proc/self/mem could not be opened: {}", std::io::Error::from_raw_os_error(e))),
     };
+    // (proot lets its programs see the mappings of another process as theirs)
+    let sites = match hooks::Sites::find() {
+        Ok(sites) => sites,
+        Err(function) => {
+            return Err(format!(
+                "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
+                function.to_string_lossy()
+            ));
+        }
+    };
     let policy = variable("OVERSPILL_POLICY");
     let policy = match policy.as_deref().unwrap_or(overspill_vm::policy::DEFAULT).parse() {
         Ok(policy) => policy,
@@ -396,11 +406,8 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         status_fd: AtomicI32::new(status_fd),
     }));
     // before there are other threads: a thread that sleeps in `syscall()` would return into the middle of a patch
-    if let Err(function) = hooks::install(text) {
-        fail(&format!(
-            "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
-            function.to_string_lossy()
-        ));
+    if let Err(function) = sites.patch(text) {
+        fail(&format!("the pager could not change libc's {} in memory", function.to_string_lossy()));
     }
     if let Err(e) = agent.start_threads() {
         fail(&SetupError::Memory(e).to_string());

@@ -222,70 +222,92 @@ unsafe extern "C" {
     fn overspill_hook_common();
 }
 
-/// Patches the sites.
-///
-/// # Errors
-/// The function whose site was not recognised, or that could not be patched. Sites before it stay patched (and harmless).
-pub fn install(text: Text) -> Result<(), &'static CStr> {
-    // libc's own, and not those of another library (tcmalloc has an mmap, torsocks a syscall)
-    // SAFETY: names end with a zero. libc is loaded already, so no code is run, and it is never unloaded.
-    let libc_itself = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if libc_itself.is_null() {
-        return Err(c"libc.so.6");
-    }
-    // SAFETY: looks a name up.
-    let function = |name: &CStr| unsafe { libc::dlsym(libc_itself, name.as_ptr()) } as usize;
-    let mut sites = [None; SITES.len()];
-    for ((place, nr), site) in SITES.iter().zip(&mut sites) {
-        let pattern = pattern(*nr);
-        let (name, found) = match place {
-            Function::Exported(name) | Function::Optional(name) => {
-                (name, Some(function(name)).filter(|at| *at != 0).and_then(|at| find_site(at, &pattern)))
+/// Where libc's sites are.
+pub struct Sites {
+    of_calls: [Option<usize>; SITES.len()],
+    /// The calls of `__nptl_setxid` in the functions of [`SETXID`].
+    of_setxid: [usize; SETXID.len()],
+    setxid: usize,
+    /// An address within libc's text.
+    text: usize,
+}
+
+impl Sites {
+    /// Finds them.
+    ///
+    /// # Errors
+    /// The function whose site was not recognised.
+    pub fn find() -> Result<Sites, &'static CStr> {
+        // libc's own, and not those of another library (tcmalloc has an mmap, torsocks a syscall)
+        // SAFETY: names end with a zero. libc is loaded already, so no code is run, and it is never unloaded.
+        let libc_itself = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if libc_itself.is_null() {
+            return Err(c"libc.so.6");
+        }
+        // SAFETY: looks a name up.
+        let function = |name: &CStr| unsafe { libc::dlsym(libc_itself, name.as_ptr()) } as usize;
+        let text = function(c"mmap");
+        let mut of_calls = [None; SITES.len()];
+        for ((place, nr), site) in SITES.iter().zip(&mut of_calls) {
+            let pattern = pattern(*nr);
+            let (name, found) = match place {
+                Function::Exported(name) | Function::Optional(name) => {
+                    (name, Some(function(name)).filter(|at| *at != 0).and_then(|at| find_site(at, &pattern)))
+                }
+                Function::Hidden(name) => (name, find_hidden(text, &pattern)),
+            };
+            if found.is_none() && !matches!(place, Function::Optional(_)) {
+                return Err(name);
             }
-            Function::Hidden(name) => (name, find_hidden(function(c"mmap"), &pattern)),
-        };
-        if found.is_none() && !matches!(place, Function::Optional(_)) {
-            return Err(name);
+            *site = found;
         }
-        *site = found;
-    }
-    let mut calls = [0; SETXID.len()];
-    let mut setxid = 0;
-    for ((name, nr), call) in SETXID.iter().zip(&mut calls) {
-        let (at, target) = find_setxid_call(function(name), *nr).ok_or(*name)?;
-        if setxid != 0 && setxid != target {
-            return Err(name); // the target is not `__nptl_setxid`
+        let mut of_setxid = [0; SETXID.len()];
+        let mut setxid = 0;
+        for ((name, nr), call) in SETXID.iter().zip(&mut of_setxid) {
+            let (at, target) = find_setxid_call(function(name), *nr).ok_or(*name)?;
+            if setxid != 0 && setxid != target {
+                return Err(name); // the target is not `__nptl_setxid`
+            }
+            (*call, setxid) = (at, target);
         }
-        (*call, setxid) = (at, target);
+        Ok(Sites { of_calls, of_setxid, setxid, text })
     }
-    let stubs = near(function(c"mmap")).ok_or(c"mmap")?;
-    for (i, ((place, nr), site)) in SITES.iter().zip(sites).enumerate() {
-        let Some(site) = site else { continue };
-        let stub = stubs + i * STUB_LEN;
-        let len = pattern(*nr).len();
-        write_stub(stub, *nr, site + len);
-        let distance = stub as isize - (site as isize + 5);
-        let Ok(distance) = i32::try_from(distance) else { return Err(place.name()) };
-        let mut patch = [0x90; SITE_MAX];
-        patch[0] = 0xE9; // jmp stub
-        patch[1..5].copy_from_slice(&distance.to_le_bytes());
-        text.write(site, &patch[..len]).ok_or(place.name())?;
+
+    /// Patches them.
+    ///
+    /// # Errors
+    /// The function whose site could not be patched. Sites before it stay patched (and harmless).
+    pub fn patch(self, text: Text) -> Result<(), &'static CStr> {
+        let stubs = near(self.text).ok_or(c"mmap")?;
+        for (i, ((place, nr), site)) in SITES.iter().zip(self.of_calls).enumerate() {
+            let Some(site) = site else { continue };
+            let stub = stubs + i * STUB_LEN;
+            let len = pattern(*nr).len();
+            write_stub(stub, *nr, site + len);
+            let distance = stub as isize - (site as isize + 5);
+            let Ok(distance) = i32::try_from(distance) else { return Err(place.name()) };
+            let mut patch = [0x90; SITE_MAX];
+            patch[0] = 0xE9; // jmp stub
+            patch[1..5].copy_from_slice(&distance.to_le_bytes());
+            text.write(site, &patch[..len]).ok_or(place.name())?;
+        }
+        super::credentials::set_real_setxid(self.setxid);
+        let stub = stubs + SITES.len() * STUB_LEN;
+        let mut code = Code { bytes: [0x90; STUB_LEN], at: 0 };
+        code.put(&[0x48, 0xB8]); // movabs rax, on_setxid
+        code.put(&(super::credentials::on_setxid as *const () as usize).to_le_bytes());
+        code.put(&[0xFF, 0xE0]); // jmp rax
+        // SAFETY: the stub page is ours, writable, and long enough.
+        unsafe { core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), stub as *mut u8, STUB_LEN) };
+        for ((name, _), call) in SETXID.iter().zip(self.of_setxid) {
+            let distance = i32::try_from(stub as isize - (call as isize + 5)).map_err(|_| *name)?;
+            text.write(call + 1, &distance.to_le_bytes()).ok_or(*name)?;
+        }
+        // SAFETY: the stubs are complete; they need not be written again.
+        let _ =
+            unsafe { sys::syscall6(libc::SYS_mprotect, stubs, STUBS_LEN, (libc::PROT_READ | libc::PROT_EXEC) as usize, 0, 0, 0) };
+        Ok(())
     }
-    super::credentials::set_real_setxid(setxid);
-    let stub = stubs + SITES.len() * STUB_LEN;
-    let mut code = Code { bytes: [0x90; STUB_LEN], at: 0 };
-    code.put(&[0x48, 0xB8]); // movabs rax, on_setxid
-    code.put(&(super::credentials::on_setxid as *const () as usize).to_le_bytes());
-    code.put(&[0xFF, 0xE0]); // jmp rax
-    // SAFETY: the stub page is ours, writable, and long enough.
-    unsafe { core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), stub as *mut u8, STUB_LEN) };
-    for ((name, _), call) in SETXID.iter().zip(calls) {
-        let distance = i32::try_from(stub as isize - (call as isize + 5)).map_err(|_| *name)?;
-        text.write(call + 1, &distance.to_le_bytes()).ok_or(*name)?;
-    }
-    // SAFETY: the stubs are complete; they need not be written again.
-    let _ = unsafe { sys::syscall6(libc::SYS_mprotect, stubs, STUBS_LEN, (libc::PROT_READ | libc::PROT_EXEC) as usize, 0, 0, 0) };
-    Ok(())
 }
 
 impl Function {

@@ -406,6 +406,31 @@ fn under_valgrind_a_program_is_not_paged() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A program with a libc that the agent does not know ended with status 125, also if it was not the first one. proot made any libc
+/// look so.
+#[test]
+fn a_descendant_with_another_libc_runs_unpaged() {
+    if !able() {
+        return;
+    }
+    let dir = place("libc");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
+    let libc = maps.lines().find_map(|line| line.find('/').map(|at| &line[at..]).filter(|path| path.ends_with("/libc.so.6")));
+    let mut other = std::fs::read(libc.expect("this test has libc")).expect("it may be read");
+    let clone3 = [&[0xB8][..], &(libc::SYS_clone3 as u32).to_le_bytes(), &[0x0F, 0x05]].concat();
+    let at = other.windows(clone3.len()).position(|bytes| bytes == clone3).expect("a site");
+    other[at + 2] = 0x7F; // no such call, so libc takes clone
+    std::fs::write(dir.join("libc.so.6"), other).expect("written");
+    let script = "echo a; LD_LIBRARY_PATH=$0 /bin/echo b";
+    let mut command = patiently(overspill());
+    command.args(["run", "--memory", "16M", "--swap"]).arg(&dir).args(["--", "sh", "-c", script]).arg(&dir);
+    let output = command.output().expect("timeout runs");
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"a\nb\n"[..]), "{output:?}");
+    let why = "(echo) runs without paging: this libc's clone3 is not recognised";
+    assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{output:?}");
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A file that `ulimit -f` kept from growing was reported as full, although most of the disk was free.
 #[test]
 fn a_limit_on_the_size_of_files_is_one_sentence() {
