@@ -206,8 +206,9 @@ pub(super) fn serve(memory: &str) {
     let status = file.leak();
     // The program was paged before it called exec; or it is an emulator, which is paged, and this is the program in it.
     let again = supervised && status.outcome.load(Acquire) != Outcome::NotStarted as u32;
-    if again && sys::thread_count() == Ok(1) {
-        status.counters.clear_levels(); // an emulator's pager still holds what it had; one from before an exec is gone
+    let is_after_exec = again && sys::thread_count() == Ok(1); // the threads of an emulator's pager are there
+    if is_after_exec {
+        status.counters.clear_levels();
     }
     if supervised {
         let _ = sys::close(status_fd); // `overspill run` holds it, and the program's table stays as it would be
@@ -220,8 +221,7 @@ pub(super) fn serve(memory: &str) {
         Ok(()) => {}
         Err(why) if supervised && !again => refuse(Some(status), supervised, &why),
         Err(why) => {
-            // (An emulator goes on as it was. Its pager's threads are there.)
-            if again && sys::thread_count() == Ok(1) {
+            if is_after_exec {
                 status.message.set(why.as_bytes());
                 status.outcome.store(Outcome::Left as u32, Release);
             }
