@@ -411,15 +411,26 @@ mod idle {
         }
     }
 
-    /// One of them, or a new one. `None` if none can be made.
+    /// One of them, or a new one. `None` if none can be made, or if this thread may use none.
+    ///
+    /// A ring whose descriptor the program has closed, as a daemon does when no pager is there, is left alone: the number may be
+    /// another file's by now. So are a parent's rings in its child.
     pub fn take(process: u32) -> Option<Ring> {
         let mut rings = RINGS.try_lock()?; // a child may find it locked, for ever
         if rings.process != process {
-            *rings = Rings::of(process); // a child's copies of its parent's are of no use
+            core::mem::forget(core::mem::replace(&mut *rings, Rings::of(process)));
         }
-        let kept = rings.idle.iter_mut().find_map(Option::take);
-        if kept.is_some() || rings.made == RINGS_MAX {
-            return kept;
+        while let Some(place) = rings.idle.iter_mut().find(|place| place.is_some()) {
+            let here = place.as_mut().map(Ring::is_here);
+            match here {
+                Some(Ok(true)) => return place.take(),
+                Some(Err(libc::EPERM | libc::EACCES | libc::ENOSYS)) => return None, // by a seccomp filter
+                _ => core::mem::forget(place.take()),
+            }
+            rings.made -= 1;
+        }
+        if rings.made == RINGS_MAX {
+            return None;
         }
         rings.made += 1;
         drop(rings);
@@ -432,9 +443,10 @@ mod idle {
     }
 
     pub fn put(process: u32, ring: Ring) {
-        if process == std::process::id()
-            && let Some(place) = RINGS.lock().idle.iter_mut().find(|place| place.is_none())
-        {
+        if process != std::process::id() {
+            return core::mem::forget(ring);
+        }
+        if let Some(place) = RINGS.lock().idle.iter_mut().find(|place| place.is_none()) {
             *place = Some(ring);
         }
     }
@@ -513,6 +525,55 @@ mod tests {
             assert_eq!(to, from);
         };
         std::thread::spawn(test).join().expect("all is transferred"); // the filter ends with the thread
+    }
+
+    /// A program whose pager has ended may close all descriptors and open files. Then it may make another, also in a child.
+    #[test]
+    fn the_programs_files_are_not_taken_for_rings() {
+        const PART: &str = "OVERSPILL_TEST_RINGS";
+        if std::env::var_os(PART).is_none() {
+            let test = "io::tests::the_programs_files_are_not_taken_for_rings";
+            let mut child = std::process::Command::new(std::env::current_exe().expect("its path"));
+            let status = child.args([test, "--exact", "--nocapture"]).env(PART, "1").status().expect("it starts");
+            assert!(status.success(), "its part of the test: {status}");
+            return;
+        }
+        let reads = || {
+            let (mut io, mut to) = (Io::lent(Engine::Uring), [1u8; 64]);
+            let zero = sys::open(b"/dev/zero\0", libc::O_RDONLY | libc::O_CLOEXEC, 0).expect("/dev/zero");
+            // SAFETY: the buffer outlives the read.
+            unsafe { io.read(zero.raw(), to.as_mut_ptr(), 64, 0, 7) };
+            io.wait(None);
+            assert_eq!(io.completion().map(|done| (done.token, done.result)), Some((7, Ok(64))));
+            (io.is_asynchronous(), to == [0; 64])
+        };
+        let first = reads();
+        let end_and_open = |replaces: i32| {
+            // SAFETY: no file of this process's is used any more but standard error. Numbers only.
+            unsafe {
+                assert_eq!(libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0), 0);
+                for fd in 3..replaces {
+                    assert_eq!(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR), fd);
+                }
+            }
+            assert_eq!(reads(), first);
+            let null = sys::file_stat(sys::open(b"/dev/null\0", libc::O_RDWR | libc::O_CLOEXEC, 0).expect("/dev/null").raw());
+            let null = null.expect("/dev/null").st_rdev;
+            assert!((3..replaces).all(|fd| sys::file_stat(fd).is_ok_and(|file| file.st_rdev == null)), "they are the program's");
+        };
+        // SAFETY: the child only does what follows, and no other thread holds a lock that it needs.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let right = std::panic::catch_unwind(|| end_and_open(40));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(right.is_err().into()) };
+        }
+        let mut how = 0;
+        // SAFETY: the kernel writes the word.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut how, 0) }, child);
+        assert_eq!(how, 0, "the child");
+        end_and_open(3);
+        end_and_open(40);
     }
 
     /// A poll that is about to complete cannot be removed. So each watch that was wanted again soon added a poll, and each message

@@ -325,6 +325,22 @@ impl Ring {
         }
     }
 
+    /// Whether the descriptor is still that of this ring: tries it with an entry that does nothing. => nothing is under way
+    ///
+    /// # Errors
+    /// As [`Ring::submit`].
+    pub fn is_here(&mut self) -> Result<bool, Errno> {
+        let nothing = Entry::default();
+        // SAFETY: refers to no memory.
+        let _ = unsafe { self.push(nothing) };
+        let entered = self.submit();
+        if self.unissued() > 0 {
+            self.tail = self.tail.wrapping_sub(1);
+            self.word(self.submission.tail).store(self.tail, Release);
+        }
+        entered.map(|()| self.completion().is_some())
+    }
+
     /// Whether there is a completion.
     pub fn has_completion(&self) -> bool {
         let head = self.word(self.completion.head).load(Relaxed);
