@@ -14,6 +14,7 @@ use crate::uffd::{self, Uffd};
 use crate::wake_policy::WakePolicy;
 use overspill_machine::errno;
 use overspill_machine::kernel::{Advice, Fixed, IoVec, Kernel, Touch, prot};
+use overspill_machine::swapoff::TRANSFERS_MAX;
 use overspill_store::PageBytes;
 use overspill_vm::types::PAGE_SHIFT;
 
@@ -112,8 +113,8 @@ impl overspill_machine::kernel::Host<Linux> for Host {
     }
 }
 
-// a flush may have a lent one
-const _: () = assert!(LENT_MAX as usize >= <Linux as Kernel>::FLUSH_PAGES);
+// a flush and a swapoff may have a lent one
+const _: () = assert!(LENT_MAX as usize >= <Linux as Kernel>::FLUSH_PAGES && LENT_MAX >= TRANSFERS_MAX);
 
 impl Kernel for Linux {
     type Word = Futex;

@@ -39,7 +39,7 @@ use overspill_vm::{CLUSTER_PAGES_MAX, Copies, MoveRun, PageIn, PageOut, Swapoff,
 /// Runs under way at a time.
 const FLIGHTS: usize = 4;
 /// The most transfers of a swapoff at a time: a run's pages, and its table of tags.
-const TRANSFERS_MAX: u32 = 2 * FLIGHTS as u32;
+pub const TRANSFERS_MAX: u32 = 2 * FLIGHTS as u32;
 /// For so long after a hard fault only one run is under way, and a short one, in nanoseconds: the program's reads wait behind
 /// those runs in the devices' queues.
 const COURTESY_NS: u64 = 5_000_000;
@@ -237,7 +237,7 @@ impl<K: Kernel> Worker<K> {
         Self::with(K::io(engine, TRANSFERS_MAX).map_err(BeginError::Resources)?, machine, device)
     }
 
-    /// The same with this I/O. => it is for 8 transfers at a time, and has none under way
+    /// The same with this I/O. => it is for [`TRANSFERS_MAX`] transfers at a time, and has none under way
     ///
     /// # Errors
     /// As [`Worker::new`].

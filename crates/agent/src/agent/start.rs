@@ -274,15 +274,12 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         Err(e) => return Err(format!("/proc/self/mem could not be opened: {}", std::io::Error::from_raw_os_error(e))),
     };
     // (proot lets its programs see the mappings of another process as theirs)
-    let sites = match hooks::Sites::find() {
-        Ok(sites) => sites,
-        Err(function) => {
-            return Err(format!(
-                "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
-                function.to_string_lossy()
-            ));
-        }
-    };
+    let sites = hooks::Sites::find().map_err(|function| {
+        format!(
+            "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
+            function.to_string_lossy()
+        )
+    })?;
     let policy = variable("OVERSPILL_POLICY");
     let policy = match policy.as_deref().unwrap_or(overspill_vm::policy::DEFAULT).parse() {
         Ok(policy) => policy,
