@@ -9,7 +9,7 @@
 
 use crate::daemon::TURN_NS;
 use crate::kernel::{Event, Host as _, Kernel, Mistake, Uffd};
-use crate::machine::{Core, Machine};
+use crate::machine::{Core, Delivery, Machine};
 use crate::ranges::{Flags, Kind, Range};
 use crate::space::Space;
 use crate::space::backlog::{Task, Work};
@@ -197,13 +197,33 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// A region of the library's is gone, or its content is. With in-thread delivery no event reports that. The caller has the
-    /// kernel drop the pages under the same lock, and then calls [`Machine::forgotten`]. `unmapped`: the range itself is gone too.
-    pub fn forget_range(&self, map: &mut Space<K>, start: usize, end: usize, unmapped: bool) {
-        match unmapped {
-            true => self.unmapped(map, &mut self.core.lock(), start, end),
-            false => self.add_work_within(map, start, end, Work::GiveUp),
+    /// Has `unmap` unmap a region of the library's, and gives its pages up.
+    ///
+    /// Where an event reports it, it is announced: other memory may be at these addresses before the event has been read. (The page
+    /// daemon took pages of that memory for the region's.) => the caller holds no lock of the pager's
+    pub fn unmap_region(&self, start: usize, end: usize, unmap: impl FnOnce()) {
+        match self.config.delivery {
+            Delivery::Threads if K::mistake(Mistake::UnmapsUnannounced) => unmap(),
+            Delivery::Threads => {
+                while self.begin_remap([(0, 0), (start, end)], 0).is_none() {
+                    self.await_others();
+                }
+                unmap(); // holds no lock, because it lasts until a handler has read the event
+                self.end_remap(true);
+            }
+            Delivery::InThread => {
+                let mut map = self.map.write(); // no thread moves or fills its pages; reads that arrive are thrown away
+                unmap();
+                self.unmapped(&mut map, &mut self.core.lock(), start, end);
+            }
         }
+        self.forgotten();
+    }
+
+    /// The content of a region of the library's is gone. With in-thread delivery no event reports that. The caller has the kernel
+    /// drop the pages under the same lock, and then calls [`Machine::forgotten`].
+    pub fn forget_range(&self, map: &mut Space<K>, start: usize, end: usize) {
+        self.add_work_within(map, start, end, Work::GiveUp);
     }
 
     /// To be called before a new mapping is managed. If its addresses belonged to a managed range before, an event reports the end

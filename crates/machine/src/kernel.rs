@@ -205,6 +205,8 @@ pub enum Mistake {
     TakesWhatIsDiscarded,
     /// Pages are taken by their address while a call may put others there: they read as zeroes.
     TakesWhatIsReplaced,
+    /// A region is unmapped without an announcement: memory that came to its place before the report was read lost its content.
+    UnmapsUnannounced,
     /// An unmapping that is reported late is applied to the new mapping that is there by then.
     FollowsLateUnmaps,
     /// Memory that is reported to have been unmapped is given up, though the call was refused for a sealed mapping behind it:

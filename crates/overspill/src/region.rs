@@ -445,7 +445,7 @@ impl Region {
                 let mut map = machine.map.write();
                 discarded = discard(); // under the lock no page of the range is being moved or filled
                 if discarded.is_ok() {
-                    machine.forget_range(&mut map, start, start + len, false);
+                    machine.forget_range(&mut map, start, start + len);
                 }
                 drop(map);
                 machine.forgotten();
@@ -575,27 +575,10 @@ impl Drop for Region {
         let (start, len) = (self.start as usize, self.pages() << PAGE_SHIFT);
         forks::forget(start);
         let machine = &owner.shared.machine;
-        match machine.config.delivery {
-            Delivery::Threads => {
-                // SAFETY: the region's own mapping, and nothing borrows it any more. Without a lock, because munmap waits until a
-                // handler has read the event. When it returns, the addresses may belong to another region.
-                unsafe { area::unmap(self.start, len) };
-                let _quiet = Quiet::new();
-                machine.catch_up(); // waits for the thread that has read the event, and does what that has left
-            }
-            Delivery::InThread => {
-                let _quiet = Quiet::new();
-                let mut map = machine.map.write();
-                // SAFETY: as above; under the lock no thread moves or fills its pages. Reads for it are thrown away when they
-                // arrive.
-                unsafe { area::unmap(self.start, len) };
-                machine.forget_range(&mut map, start, start + len, true);
-                drop(map);
-                machine.forgotten();
-            }
-        }
         {
             let _quiet = Quiet::new();
+            // SAFETY: the region's own mapping, and nothing borrows it any more.
+            machine.unmap_region(start, start + len, || unsafe { area::unmap(self.start, len) });
             machine.end_policy_of(self.object);
         }
         if let Some(file) = &self.home {

@@ -15,12 +15,13 @@ pub use thread::FileThread;
 use crate::home::{File, FileTrouble, Homes};
 use crate::in_thread::Queue;
 use crate::kernel::Sim;
+use crate::program::Going;
 use crate::world::{World, say};
 use overspill_machine::Machine;
 use overspill_machine::flush::{FlushError, Flushed, Flusher};
 use overspill_machine::kernel::Kernel as _;
 use overspill_machine::machine::Delivery;
-use overspill_simkernel::call::{Call, Outcome, SIGBUS};
+use overspill_simkernel::call::{Call, Outcome, READ_WRITE, SIGBUS};
 use overspill_simkernel::pmap::PAGE;
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched::{self, Timeout};
@@ -38,6 +39,8 @@ const BASE: usize = 1 << 32;
 const SPAN: usize = 1 << 24;
 /// Pages that write-back flushes at a time.
 const STEP: u64 = 16;
+/// What a stranger writes to its memory.
+const STRANGERS: u8 = 77;
 /// How often a region that is to be closed is flushed before its changes are given up.
 const TRIES: usize = 3;
 
@@ -56,6 +59,8 @@ pub struct FileHabits {
     pub weights: [usize; 7],
     /// The most pages of a sweep.
     pub sweep: u64,
+    /// A stranger takes the places of regions that are closed.
+    pub stranger: bool,
     /// In so many of a thousand of their steps others make a file shorter or longer.
     pub lengths: usize,
     /// Regions have replacement policies of their own, which change.
@@ -149,6 +154,11 @@ pub struct Files {
     threads: Cell<usize>,
     /// How often a region's pages were given up.
     given_up: sched::Word,
+    /// The addresses of a region that is being unmapped, and how often there was one.
+    leaving: Cell<Option<(usize, usize)>>,
+    left: sched::Word,
+    /// A stranger has memory at such addresses.
+    is_strangers: Cell<bool>,
     /// Delivery is in-thread: readahead for the reader thread.
     queue: Queue,
     /// The process has ended, or (true) the machine has stopped.
@@ -184,6 +194,9 @@ impl Files {
             open: RefCell::default(),
             threads: Cell::new(habits.threads),
             given_up: sched::Word::new(0),
+            leaving: Cell::new(None),
+            left: sched::Word::new(0),
+            is_strangers: Cell::new(false),
             queue: Queue::default(),
             crashed: Cell::new(None),
         })));
@@ -391,6 +404,42 @@ impl Files {
                 });
             }
             self.given_up.wait(begun, Timeout::Tick(3_000_000));
+        }
+    }
+
+    /// A region is about to be unmapped.
+    fn leaves(&self, start: usize, end: usize) {
+        self.leaving.set(Some((start, end)));
+        self.left.add(1);
+        self.left.wake(1);
+    }
+
+    /// A thread of the program's that has nothing to do with the pager. The kernel gives it the addresses of regions that have just
+    /// been unmapped.
+    pub fn stranger(&self) {
+        while self.threads.get() > 0 {
+            let left = self.left.load();
+            while let Some((start, end)) = self.leaving.get() {
+                let len = end - start;
+                self.is_strangers.set(true);
+                if self.world.call(Call::Map { at: start, len, prot: READ_WRITE, replace: false }) != Outcome::Ok(start) {
+                    self.is_strangers.set(false);
+                    sched::Word::new(0).wait(0, Timeout::Tick(1_000)); // the region is there still
+                    continue;
+                }
+                let _going = Going::new(&self.world, len / PAGE); // its pages are not the pager's to charge
+                for at in (start..end).step_by(PAGE) {
+                    assert_eq!(self.world.call(Call::Write { at, byte: STRANGERS }), Outcome::Ok(0));
+                }
+                sched::Word::new(0).wait(0, Timeout::Tick(20_000));
+                for at in (start..end).step_by(PAGE) {
+                    assert_eq!(self.world.call(Call::Read { at }), Outcome::Ok(STRANGERS.into()), "a stranger's memory at {at:x}");
+                }
+                assert_eq!(self.world.call(Call::Unmap { at: start, len }), Outcome::Ok(0));
+                self.is_strangers.set(false);
+                self.leaving.set(None);
+            }
+            self.left.wait(left, Timeout::Tick(3_000_000));
         }
     }
 

@@ -31,6 +31,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 /// Of a program with files: the write-back thread, a thread that reads next to what others give up, and others who have the files.
 const FILE_HELPERS: usize = 3;
 
+/// How many threads there are for files, with those and perhaps a stranger.
+fn file_threads(scenario: &Scenario) -> usize {
+    scenario.files.map_or(0, |habits| habits.threads + FILE_HELPERS + usize::from(habits.stranger))
+}
+
 /// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
@@ -205,7 +210,7 @@ fn run_process(
     mistake: Option<Mistake>,
     files_left: Vec<File>,
 ) -> Result<(Report, Option<Vec<File>>), Failure> {
-    let file_threads = scenario.files.map_or(0, |habits| habits.threads + FILE_HELPERS);
+    let file_threads = file_threads(scenario);
     let mut processes = vec![0; scenario.threads + scenario.handlers + 1 + file_threads + usize::from(scenario.swaps.is_some())];
     (1..=scenario.children).for_each(|child| processes.extend([child; forks::ACTORS]));
     let world = World::begin(seed, processes, scenario.disturbed, scenario.trouble, mistake);
@@ -251,13 +256,14 @@ fn run_process(
     if let Some(habits) = scenario.files {
         let mut rng = Rng::new(!seed.wrapping_mul(5));
         Files::begin(&machine, &world, habits, files_left, rng.bits());
-        for name in 0..habits.threads + FILE_HELPERS {
+        for name in 0..file_threads {
             let (machine, left, seed) = (Arc::clone(&machine), Arc::clone(&others), rng.bits());
             let act = move || {
                 match name.checked_sub(habits.threads) {
                     None => FileThread::new(&files(), seed, habits, name).run(),
                     Some(0) => files().write_back(seed),
                     Some(1) => files().neighbour(seed),
+                    Some(FILE_HELPERS) => files().stranger(),
                     Some(_) => files().others(habits, seed),
                 }
                 ends(&machine, &left);

@@ -463,6 +463,7 @@ const FILE_HABITS: FileHabits = FileHabits {
     pages: 60,
     weights: [20, 30, 12, 6, 2, 4, 0],
     sweep: 48,
+    stranger: false,
     lengths: 0,
     policies: false,
     grows: 0,
@@ -509,6 +510,18 @@ const BUSY_FILES: Scenario = Scenario {
 #[test]
 fn pages_come_back_while_they_are_flushed() {
     all_pass(&BUSY_FILES, 10);
+}
+
+/// Regions are closed while the page daemon takes their pages, and other memory comes to their places.
+const STRANGER: Scenario = Scenario {
+    memory: 72,
+    files: Some(FileHabits { steps: 120, weights: [20, 40, 1, 0, 0, 20, 0], stranger: true, ..FILE_HABITS }),
+    ..FILES
+};
+
+#[test]
+fn what_comes_to_a_closed_regions_place_is_left_alone() {
+    all_pass(&STRANGER, 15);
 }
 
 /// Regions have policies of their own, next to memory with the pager's. All of them change, and so does the budget.
@@ -596,6 +609,7 @@ const IN_THREAD_STORM: Scenario = Scenario {
         pages: 120,
         weights: [20, 40, 12, 6, 2, 4, 4],
         sweep: 120,
+        stranger: true,
         lengths: 30,
         policies: false,
         grows: 30,
@@ -622,6 +636,7 @@ fn each_mistake_is_found() {
         (DiscardsRunsAtOnce, FLIPS, 523),
         (TakesWhatIsDiscarded, USUAL, 2199),
         (TakesWhatIsReplaced, REPLACED, 3421),
+        (UnmapsUnannounced, STRANGER, 102),
         (FollowsLateUnmaps, CROWDED, 953),
         (MovesAtOnce, MOVED, 2418),
         (BelievesUnmaps, SEALS, 6),

@@ -242,19 +242,18 @@ impl<'a> FileThread<'a> {
         let len = region.capacity as usize;
         {
             let _going = Going::new(&files.world, len);
-            // (under the lock no thread moves or fills its pages)
-            let mut map = files.is_in_thread().then(|| machine.map.write());
-            assert_eq!(files.world.call(Call::Unmap { at: region.base, len: len * PAGE }), Outcome::Ok(0));
-            files.world.forget_used(region.base, region.base + len * PAGE);
-            if let Some(map) = &mut map {
-                machine.forget_range(map, region.base, region.base + len * PAGE, true);
-            }
-            drop(map);
+            let (start, end) = (region.base, region.base + len * PAGE);
+            machine.unmap_region(start, end, || {
+                files.leaves(start, end);
+                assert_eq!(files.world.call(Call::Unmap { at: start, len: end - start }), Outcome::Ok(0));
+                files.world.forget_used(start, end);
+            });
+            files.leaving.set(None);
             if region.own_policy.get() {
                 machine.end_policy_of(region.object);
             }
-            machine.catch_up();
         }
+        wait_while(|| files.is_strangers.get());
         files.wait_until(|| machine.is_home_gone(region.object, region.capacity));
         {
             let mut map = machine.map.write();
@@ -421,7 +420,7 @@ impl<'a> FileThread<'a> {
         assert_eq!(self.files.world.call(advise), Outcome::Ok(0));
         self.files.world.forget_used(start, end);
         match &mut map {
-            Some(map) => machine.forget_range(map, start, end, false),
+            Some(map) => machine.forget_range(map, start, end),
             None => machine.discard_done(start, end),
         }
         drop(map);
