@@ -173,46 +173,6 @@ fn regions_come_and_go_in_several_threads() {
     }
 }
 
-/// The kernel gives the addresses of an unmapped range out again before it reports the unmapping to the pager. Until the pager
-/// knew, its page daemon took pages away from whatever lay there by then: the memory of an allocator, or of another pager.
-#[test]
-fn what_comes_to_a_dropped_regions_place_keeps_its_content() {
-    let Some(pager) = build(Pager::builder().memory(BUDGET).delivery(Delivery::Threads)) else { return };
-    let stop = AtomicBool::new(false);
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    thread::scope(|s| {
-        let _end = SetAtEnd(&stop);
-        s.spawn(|| {
-            for round in (1u64..).take_while(|_| !stop.load(Relaxed)) {
-                let mapped = [(); 48].map(|()| {
-                    // SAFETY: a new mapping, at a place of the kernel's choice.
-                    let at = unsafe { libc::mmap(std::ptr::null_mut(), MIB / 4, prot, flags, -1, 0) };
-                    assert_ne!(at, libc::MAP_FAILED);
-                    for page in 0..MIB / 4 / PAGE {
-                        // SAFETY: within the mapping.
-                        unsafe { at.byte_add(page * PAGE).cast::<u64>().write_volatile(round) };
-                    }
-                    at
-                });
-                for at in mapped {
-                    for page in 0..MIB / 4 / PAGE {
-                        // SAFETY: as above.
-                        let word = unsafe { at.byte_add(page * PAGE).cast::<u64>().read_volatile() };
-                        assert_eq!(word, round, "page {page} of memory that is not the pager's");
-                    }
-                    // SAFETY: nobody uses it any more.
-                    assert_eq!(unsafe { libc::munmap(at, MIB / 4) }, 0);
-                }
-            }
-        });
-        for _ in 0..100 {
-            let mut region = pager.region(12 * MIB).expect("12 MiB");
-            region.chunks_mut(PAGE).for_each(|page| page[0] = 1); // the page daemon is at work when it is dropped
-        }
-    });
-    assert_budget(&pager, 1);
-}
-
 /// A fault may be served late: its thread lost the CPU, another thread has brought the page in, and the page daemon is about to
 /// take it away again. In that case the pager once put a page of zeroes in its place. This test sends such faults by hand.
 #[test]

@@ -108,6 +108,48 @@ fn a_late_unmap_does_not_take_what_has_come_there_since() {
     unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }
 
+/// The kernel gives the addresses of an unmapped region out again before it reports the unmapping. Until the pager knew, its page
+/// daemon took pages of the memory that lay there by then, an allocator's or another pager's, and these read as zeroes.
+#[test]
+fn what_comes_to_a_regions_place_is_not_taken_with_it() {
+    const AT: usize = 1 << 36; // which the kernel gives to nobody else of this process
+    let Some((machine, _)) = machine_with("place", Delivery::Threads) else { return };
+    let map_there = || {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: replaces nothing.
+        let at = unsafe { libc::mmap(AT as *mut _, LEN, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+        (at as usize == AT).then_some(at.cast::<u8>())
+    };
+    let region = map_there().expect("nothing is there");
+    // SAFETY: our own mapping.
+    unsafe { region.write_bytes(1, LEN) };
+    let mut map = machine.map.write();
+    map.origins[0] = AT;
+    machine.manage(&mut map, Range { start: AT, end: AT + LEN, origin: AT, ..Range::of_program(Flags::NONE) });
+    drop(map);
+    std::thread::scope(|s| {
+        // SAFETY: our own mapping, which nobody uses any more.
+        let ends = s.spawn(|| machine.unmap_region(AT, AT + LEN, || unsafe { area::unmap(AT as *mut u8, LEN) }));
+        let place = core::iter::repeat_with(map_there).flatten().next().expect("soon");
+        // SAFETY: our own mapping.
+        unsafe { place.write_bytes(2, LEN) };
+        let mut daemon = Daemon::sharing(&machine, Engine::Psync, Sharing::default()).expect("a daemon");
+        let limit = machine.core.lock().vm.limit();
+        machine.core.lock().vm.charge(limit); // it takes what it can
+        (0..100).for_each(|_| drop(daemon.step(&machine)));
+        machine.core.lock().vm.uncharge(limit);
+        assert!(!ends.is_finished(), "the report is unread");
+        // SAFETY: our own mapping.
+        let intact = unsafe { core::slice::from_raw_parts(place, LEN) }.iter().all(|byte| *byte == 2);
+        while !ends.is_finished() {
+            machine.read_messages(|_, _| {});
+        }
+        assert!(intact, "memory that is not the pager's");
+        // SAFETY: nobody uses it any more.
+        unsafe { area::unmap(place, LEN) };
+    });
+}
+
 /// The kernel refused a call after it had reported its unmapping, and another thread had unmapped a part of the range in between.
 /// The pager gave up the whole range, and pages that were out in the rest of it read as zeroes.
 #[test]
