@@ -14,6 +14,7 @@ had a handler for SIGBUS when the first pager was made: then they work as the la
 
 from __future__ import annotations
 
+import _signal as signals_of_c  # what signal.signal calls
 import faulthandler
 import functools
 import os
@@ -23,6 +24,7 @@ from typing import Any
 from . import _overspill
 
 _enable, _disable, _signal = faulthandler.enable, faulthandler.disable, signal.signal
+_signal_of_c = signals_of_c.signal
 _done = False
 _nowhere: int | None = None
 """A descriptor of /dev/null, if faulthandler has its handlers for good."""
@@ -52,7 +54,7 @@ def before_the_handler() -> None:
 def enable(*arguments: Any, **named: Any) -> None:
     global _enabled
     if _nowhere is None:
-        _overspill.below(lambda: _enable(*arguments, **named))
+        _overspill.below(functools.partial(_enable, *arguments, **named))
     else:
         _enable(*arguments, **named)
     _enabled = True
@@ -77,5 +79,8 @@ def is_enabled() -> bool:
 @functools.wraps(signal.signal)
 def _signal_below(signalnum: Any, handler: Any) -> Any:
     if signalnum == signal.SIGBUS:
-        return _overspill.below(lambda: _signal(signalnum, handler))
+        # Without a function of Python's: it would let other threads run, which may touch pages, while the pager's handler is away.
+        plain = int(handler) if isinstance(handler, signal.Handlers) else handler
+        before = _overspill.below(functools.partial(_signal_of_c, int(signalnum), plain))
+        return signal.Handlers(before) if isinstance(before, int) else before
     return _signal(signalnum, handler)

@@ -140,13 +140,14 @@ assert got[-1] == signal.SIGUSR1
 
 def test_two_threads_change_handlers(program: Program, delivery: str) -> None:
     """The first held the pager's lock and waited for Python's, the second the other way round."""
+    before = "import signal\nsignal.signal(signal.SIGBUS, lambda *_: None)\n"
     text = """
 import threading, time
 class Slow:
-    def __int__(self):
+    def fileno(self):
         time.sleep(1)
-        raise TypeError
-    def __call__(self, *_):
+        return 2
+    def flush(self):
         pass
 told = []
 def change():
@@ -157,9 +158,29 @@ def change():
         told.append(e)
 thread = threading.Thread(target=change, daemon=True)
 thread.start()
-signal.signal(signal.SIGBUS, Slow())
+faulthandler.enable(Slow())
 thread.join(10)
 assert len(told) == 1
+"""
+    ran = program(before + START + text + END, delivery)
+    assert ran.returncode == 0, ran
+
+
+def test_threads_touch_arrays_while_handlers_change(program: Program, delivery: str) -> None:
+    """The thread that changed a handler waited for Python's lock while the pager's was away, and left it to who touched arrays."""
+    text = """
+import threading
+going = True
+def touch():
+    while going:
+        for i in range(0, array.size, 512):
+            array.item(i)
+thread = threading.Thread(target=touch)
+thread.start()
+for turn in range(200):
+    signal.signal(signal.SIGBUS, signal.SIG_DFL if turn % 2 else lambda *_: None)
+going = False
+thread.join()
 """
     check(program, delivery, text)
 

@@ -23,6 +23,7 @@ use overspill_linux::mremap::ADDRESSES_END;
 use overspill_linux::ranges::{Kind, Range};
 use overspill_linux::spinner::Spinner;
 use overspill_linux::sys::{self, Errno, Fd, futex_wait};
+use overspill_machine::waited::Waited;
 use overspill_vm::FRAMES_SLACK;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE};
@@ -338,9 +339,9 @@ impl Agent {
             AGENT.store(core::ptr::null_mut(), Release);
             self.family().shun_cache();
             let _ = self.ask_here(Request::Leave);
-            let start = sys::now_ns();
+            let mut waited = Waited::new(sys::now_ns());
             while sys::thread_count() != Ok(1) {
-                if sys::now_ns() - start > RETIRE_NS {
+                if waited.look(sys::now_ns()) > RETIRE_NS {
                     self.stop("the program was stopped: its pager was to end, as the program confines itself, and did not");
                 }
                 futex_wait(&AtomicU32::new(0), 0, 100_000);

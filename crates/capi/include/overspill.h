@@ -475,8 +475,9 @@ int overspill_file_write_at(const overspill_file *file, size_t offset, const voi
 int overspill_file_flush(const overspill_file *file, size_t offset, size_t length);
 
 /* Has the range read again from the file, so that what others have written is seen. A copy-on-write file forgets its changes there;
-   a read-write file writes its own first. Pages that could not be read are tried again. No other thread may use the range until
-   this has returned; other calls on the file wait. Errors: as of overspill_file_flush, and OVERSPILL_E_IS_WIRED. */
+   a read-write file writes its own first. Pages that could not be read are tried again. Unless it is copy-on-write, whole pages are
+   read again: no other thread may use a page that the range touches until this has returned. Other calls on the file wait. Errors:
+   as of overspill_file_flush, and OVERSPILL_E_IS_WIRED. */
 int overspill_file_reload(const overspill_file *file, size_t offset, size_t length);
 
 /* Fills the range with zeroes, and gives the blocks back that lie wholly within it. Threads as for overspill_file_reload. Errors:

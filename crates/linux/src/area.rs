@@ -191,22 +191,23 @@ fn map_new(len: usize, flags: i32) -> Result<usize, Errno> {
     map(at, len, prot, libc::MAP_FIXED | flags).inspect_err(|_| FREE.lock().give(at, at + len))
 }
 
-/// Unmaps memory of [`map_anonymous`].
-///
+/// Unmaps memory of [`map_anonymous`]. The kernel may refuse: if the range is a part of a mapping, and the process has as many as it
+/// may have (vm.max_map_count), or if the program has sealed it (mseal). Then it stays, without its content.
 ///
 /// # Safety
 /// Nothing may use the range any more.
 pub unsafe fn unmap(at: *mut u8, len: usize) {
     let (at, len) = (at as usize, len.next_multiple_of(PAGE_SIZE));
     let (start, end) = reservation().map_or((0, 0), |free| free.bounds);
-    if !(start..end).contains(&at) {
+    let done = if !(start..end).contains(&at) {
         // SAFETY: the caller's promise.
-        let _ = unsafe { sys!(libc::SYS_munmap, at, len) };
-    } else if blank(at, len, libc::MAP_FIXED).is_ok() {
-        FREE.lock().give(at, at + len);
+        unsafe { sys!(libc::SYS_munmap, at, len) }.map(drop)
     } else {
-        // SAFETY: the caller's promise. It stays the pager's.
-        let _ = unsafe { sys::madvise(at, len, libc::MADV_DONTNEED) };
+        blank(at, len, libc::MAP_FIXED).map(|_| FREE.lock().give(at, at + len))
+    };
+    if done.is_err() {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { sys::madvise(at, len, libc::MADV_DONTNEED_LOCKED) };
     }
 }
 

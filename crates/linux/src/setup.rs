@@ -43,6 +43,8 @@ pub struct Options<'a> {
     pub load_control: bool,
     /// Whether pointers in pages that are read in order are followed: see [`overspill_machine::pointers`].
     pub follow_pointers: bool,
+    /// A program's memory is paged, rather than regions.
+    pub whole_program: bool,
     /// How many pages may be managed.
     pub pages_max: u64,
     /// How many objects there may be.
@@ -277,6 +279,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         config: machine::Config {
             delivery: options.delivery,
             follows_pointers: options.follow_pointers,
+            finds_grown: options.whole_program,
             load_control: options.load_control,
             writes,
         },

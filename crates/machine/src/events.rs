@@ -197,10 +197,11 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// Has `unmap` unmap a region of the library's, and gives its pages up.
+    /// Has `unmap` unmap a region of the library's, and gives its pages up, also if the kernel does not do it.
     ///
     /// Where an event reports it, it is announced: other memory may be at these addresses before the event has been read. (The page
-    /// daemon took pages of that memory for the region's.) => the caller holds no lock of the pager's
+    /// daemon took pages of that memory for the region's.) And the pages are given up before, because the kernel fills pages of any
+    /// userfaultfd's memory: a read that arrived filled another pager's. => the caller holds no lock of the pager's
     pub fn unmap_region(&self, start: usize, end: usize, unmap: impl FnOnce()) {
         match self.config.delivery {
             Delivery::Threads if K::mistake(Mistake::UnmapsUnannounced) => unmap(),
@@ -208,6 +209,7 @@ impl<K: Kernel> Machine<K> {
                 while self.begin_remap([(0, 0), (start, end)], 0).is_none() {
                     self.await_others();
                 }
+                self.unmapped(&mut self.map.write(), &mut self.core.lock(), start, end);
                 unmap(); // holds no lock, because it lasts until a handler has read the event
                 self.end_remap(true);
             }
@@ -259,6 +261,11 @@ impl<K: Kernel> Machine<K> {
             }
         }
         let mut map = self.map.write();
+        // a region's pages are given up before it is unmapped
+        let is_unknown = changing && map.ranges.overlap(start, end, Kind::Managed).is_none();
+        if let Some((start, end)) = map.remaps.unreported_of(start, end).filter(|_| is_unknown) {
+            map.pending.add(start, end);
+        }
         self.replaced(&mut map, start, end, changing);
         drop(map);
         self.catch_up();

@@ -37,7 +37,7 @@ pub mod remaps;
 pub mod serve;
 pub mod space;
 pub mod swapoff;
-mod waited;
+pub mod waited;
 mod write_back;
 
 pub use kernel::Kernel;

@@ -17,6 +17,9 @@ pub const REMAPS_NS: u64 = 1_000_000_000;
 /// have jumped out of its call.
 const MOVES_NS: u64 = 10_000_000_000;
 
+/// How often it looks meanwhile, in nanoseconds.
+const MOVES_LOOK_NS: u64 = 50_000_000;
+
 impl<K: Kernel> Machine<K> {
     /// Announces a thread's system call that moves the first range, and unmaps or replaces the second
     /// ([`Remaps`](crate::space::remaps::Remaps)). `grows`: by how many bytes it may make longer what it moves. Returns whether any
@@ -80,10 +83,11 @@ impl<K: Kernel> Machine<K> {
         may
     }
 
-    /// Waits until, as far as is known, no fork is about to happen and nobody moves memory. Then the caller tries to begin again.
+    /// Waits until, as far as is known, no fork is about to happen and nobody moves memory, or for a moment. Then the caller tries to
+    /// begin again.
     pub fn await_others(&self) {
         let is_inside = self.map.read().remaps.has(K::thread_id());
-        self.remap_gate.wait(MOVES_NS, is_inside);
+        self.remap_gate.wait(MOVES_LOOK_NS, is_inside);
     }
 
     /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves or unmaps memory. When this

@@ -249,13 +249,10 @@ impl<K: Kernel> Machine<K> {
     /// Also for a page that is still to be given up or renamed: a step of that is done, and the thread looks again.
     pub fn serve_unmanaged(&self, addr: usize) {
         let addr = addr & !(PAGE_SIZE - 1);
-        let mut map = self.map.write();
-        if map.is_behind(addr) {
-            self.step(&mut map);
-            drop(map);
-            self.drop_in_turns(false);
+        if self.step_behind(addr) || !self.config.finds_grown {
             return self.wake_any(addr);
         }
+        let mut map = self.map.write();
         // if it is managed by now, its thread looks again
         if map.ranges.overlap(addr, addr + PAGE_SIZE, Kind::Managed).is_none() {
             if self.is_known(&map, addr) {
@@ -272,6 +269,16 @@ impl<K: Kernel> Machine<K> {
         let waiters = self.waiters(&map, addr, PAGE_SIZE);
         drop(map);
         self.wake_last(waiters);
+    }
+
+    /// A touch of `addr` found that what is there is still to be given up or renamed: does a step of that. Returns whether it was so.
+    pub fn step_behind(&self, addr: usize) -> bool {
+        if !self.map.read().is_behind(addr) {
+            return false;
+        }
+        self.step(&mut self.map.write());
+        self.drop_in_turns(false);
+        true
     }
 
     /// Whether the page at `addr` has content, in a range or not. Then zeroes may not take its place.

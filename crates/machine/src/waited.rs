@@ -10,7 +10,7 @@ const LOOK_NS: u64 = 100_000_000;
 
 /// A wait. Times are CLOCK_MONOTONIC, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waited {
+pub struct Waited {
     looked: u64,
     ns: u64,
 }

@@ -208,6 +208,7 @@ impl Builder {
             encrypt: self.encrypt,
             load_control: self.load_control,
             follow_pointers: self.follow_pointers,
+            whole_program: false,
             pages_max,
             objects_max: self.regions_max,
             ahead_pages_max: self.ahead_pages_max,
@@ -258,7 +259,7 @@ impl Builder {
             _status: block,
         });
         forks::install().map_err(resources)?;
-        forks::keep_off(|| fault::prepare(delivery == Delivery::InThread))?;
+        fault::prepare(delivery == Delivery::InThread)?;
         // SAFETY: behind an Arc, which `Owner` holds until its drop has called `leave`.
         let place = unsafe { fault::enter(Arc::as_ptr(&shared)) }.ok_or(Error::TooManyPagers)?;
         let owner = Owner { shared, place, threads: Vec::new(), regions: Mutex::new(regions), moment_over: Condvar::new() };

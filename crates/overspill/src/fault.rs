@@ -20,6 +20,8 @@
 //! not fill its parent's memory through inherited descriptors. (The regions themselves are inaccessible there: `forks.rs`.)
 
 use crate::PAGERS_MAX;
+use crate::forks;
+use crate::installed::{INSTALLED, PUT_AWAY_BY};
 use crate::quiet::Quiet;
 use crate::reads;
 use crate::shared::Shared;
@@ -33,7 +35,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
-use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// `si_code` of an access to a page whose content is lost.
 const BUS_MCEERR_AR: i32 = 4;
@@ -58,9 +60,6 @@ static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 /// installed; a handler that runs meanwhile reads the old one or the new one.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-/// Whether the handler is installed. The lock also guards the creation of the table.
-static INSTALLED: Mutex<bool> = Mutex::new(false);
-
 fn table() -> Option<&'static Table> {
     // SAFETY: null, or a mapping that lives for ever, is big enough and aligned, and in which zeroes (fresh, or wiped by a fork)
     // are valid.
@@ -72,23 +71,41 @@ fn table() -> Option<&'static Table> {
 /// # Errors
 /// [`crate::Error::Handler`], [`crate::Error::HandlerReplaced`], [`crate::Error::Resources`].
 pub fn prepare(handler: bool) -> Result<(), crate::Error> {
-    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
-    if table().is_none() {
-        let os = |e| crate::Error::Resources(io::Error::from_raw_os_error(e));
-        let page = area::map_anonymous(PAGE_SIZE).map_err(os)?;
-        // SAFETY: our own fresh page; the advice is about children.
-        unsafe { sys::madvise(page as usize, PAGE_SIZE, libc::MADV_WIPEONFORK) }.map_err(os)?;
-        TABLE.store(page.cast(), Release);
+    let mut place = new_place();
+    while_there(wait, || {
+        if table().is_none() {
+            let os = |e| crate::Error::Resources(io::Error::from_raw_os_error(e));
+            let page = area::map_anonymous(PAGE_SIZE).map_err(os)?;
+            // SAFETY: our own fresh page; the advice is about children.
+            unsafe { sys::madvise(page as usize, PAGE_SIZE, libc::MADV_WIPEONFORK) }.map_err(os)?;
+            TABLE.store(page.cast(), Release);
+        }
+        if !handler {
+            return Ok(());
+        }
+        if !INSTALLED.load(Relaxed) {
+            install(&mut place)?;
+            INSTALLED.store(true, Relaxed);
+            return Ok(());
+        }
+        if is_ours(&current()?) { Ok(()) } else { Err(crate::Error::HandlerReplaced) }
+    })
+}
+
+/// Calls `run` when no thread has put the handler away, and while none forks. Calls `wait` until that is so.
+fn while_there<R>(mut wait: impl FnMut(), mut run: impl FnMut() -> R) -> R {
+    loop {
+        let done = forks::keep_off(|| (PUT_AWAY_BY.load(Relaxed) == 0).then(&mut run));
+        match done {
+            Some(done) => return done,
+            None => wait(),
+        }
     }
-    if !handler {
-        return Ok(());
-    }
-    if !*installed {
-        install()?;
-        *installed = true;
-        return Ok(());
-    }
-    if is_ours(&current()?) { Ok(()) } else { Err(crate::Error::HandlerReplaced) }
+}
+
+/// Lets another thread go on, which has put the handler away.
+fn wait() {
+    std::thread::sleep(Duration::from_micros(200)); // polling: how long it needs is the program's business
 }
 
 /// The process's action for SIGBUS.
@@ -107,9 +124,19 @@ fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == on_sigbus as *const () as usize
 }
 
-/// Installs the handler. What was there is the previous one from now on. => the caller holds [`INSTALLED`]
-fn install() -> Result<(), crate::Error> {
-    PREVIOUS.store(Box::into_raw(Box::new(current()?)), Release); // never freed: a handler may be reading the one before
+/// Room for [`PREVIOUS`]. A handler may be reading an old one, so it is never freed.
+fn new_place() -> Option<Box<libc::sigaction>> {
+    // SAFETY: an all-zero sigaction is valid.
+    Some(Box::new(unsafe { MaybeUninit::zeroed().assume_init() }))
+}
+
+/// Installs the handler. What was there is the previous one from now on, and takes the place. => within [`forks::keep_off`]; does
+/// not allocate
+fn install(place: &mut Option<Box<libc::sigaction>>) -> Result<(), crate::Error> {
+    let now = current()?;
+    let mut place = place.take().expect("used once");
+    *place = now;
+    PREVIOUS.store(Box::into_raw(place), Release);
     // SAFETY: an all-zero sigaction is valid; the fields are set below.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_sigbus as *const () as usize;
@@ -135,26 +162,56 @@ fn set(action: &libc::sigaction) -> Result<(), crate::Error> {
 /// # Errors
 /// [`crate::Error::Handler`].
 pub fn with_handler_below<R>(change: impl FnOnce() -> R) -> Result<R, crate::Error> {
-    let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*installed || !is_ours(&current()?) {
-        drop(installed);
+    with_handler_below_after(wait, change)
+}
+
+/// As [`with_handler_below`]. Calls `wait` again and again while another thread is in the middle of that.
+///
+/// # Errors
+/// As [`with_handler_below`].
+#[doc(hidden)]
+pub fn with_handler_below_after<R>(wait: impl FnMut(), change: impl FnOnce() -> R) -> Result<R, crate::Error> {
+    let (me, place) = (sys::gettid(), new_place());
+    let put_away = || {
+        if !INSTALLED.load(Relaxed) || !is_ours(&current()?) {
+            return Ok(false);
+        }
+        // SAFETY: set when the handler was installed, and never freed.
+        set(unsafe { &*PREVIOUS.load(Acquire) })?;
+        PUT_AWAY_BY.store(me, Relaxed);
+        Ok(true)
+    };
+    // (in a call within a call the handler is away already)
+    if PUT_AWAY_BY.load(Relaxed) == me || !while_there(wait, put_away)? {
         return Ok(change());
     }
-    // SAFETY: set when the handler was installed, and never freed.
-    set(unsafe { &*PREVIOUS.load(Acquire) })?;
-    let again = InstalledAgain;
+    let again = InstalledAgain(place);
     let result = change();
-    core::mem::forget(again);
-    install()?;
+    again.now()?;
     Ok(result)
 }
 
 /// Installs the pager's handler when it is dropped: a panic of the caller's code must not leave the pager without one.
-struct InstalledAgain;
+struct InstalledAgain(Option<Box<libc::sigaction>>);
+
+impl InstalledAgain {
+    fn now(mut self) -> Result<(), crate::Error> {
+        let done = self.install();
+        core::mem::forget(self);
+        done
+    }
+
+    fn install(&mut self) -> Result<(), crate::Error> {
+        forks::keep_off(|| {
+            PUT_AWAY_BY.store(0, Relaxed);
+            install(&mut self.0)
+        })
+    }
+}
 
 impl Drop for InstalledAgain {
     fn drop(&mut self) {
-        let _ = install(); // (if it fails, the panic goes on all the same)
+        let _ = self.install(); // (if it fails, the panic goes on all the same)
     }
 }
 
@@ -202,6 +259,7 @@ pub fn serve(shared: &Shared, addr: usize) -> Ended {
         let served = machine.serve(addr & !1, 0); // without load control: the thread itself would have to sleep
         match served {
             Served::Done | Served::Refused => {}
+            Served::NotOurs if machine.step_behind(addr) => {}
             Served::NotOurs => return Ended::NotOurs,
             Served::Lost => return Ended::Lost,
             Served::Busy | Served::Held => machine.arrivals.wait(seen),

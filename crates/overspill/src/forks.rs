@@ -5,6 +5,7 @@
 //! So regions are MADV_WIPEONFORK, and libc calls [`child`] in the child before `fork` returns there, which makes them
 //! inaccessible. Slices from before the fork stay valid as addresses; a touch is a SIGSEGV.
 
+use crate::installed;
 use crate::quiet::Quiet;
 use overspill_linux::lock::{self, Mutex, MutexGuard};
 use overspill_linux::sys::{self, Errno};
@@ -61,6 +62,7 @@ pub fn forget(start: usize) {
 extern "C" fn prepare() {
     let mask = sys::block_signals();
     let regions = REGIONS.lock();
+    installed::before_fork();
     // SAFETY: this thread holds the lock.
     unsafe { *HELD.0.get() = Some((regions, mask)) };
 }
@@ -77,6 +79,7 @@ extern "C" fn child() {
     lock::forked();
     // SAFETY: as in `parent`: this is a copy of the thread that prepared.
     if let Some((regions, mask)) = unsafe { (*HELD.0.get()).take() } {
+        installed::forked();
         for (start, len) in regions.iter() {
             // SAFETY: whole regions of the parent's. The child has wiped memory there, which its safe code must not be able to use.
             let done = unsafe { sys::syscall6(libc::SYS_mprotect, *start, *len, libc::PROT_NONE as usize, 0, 0, 0) };

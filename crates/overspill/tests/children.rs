@@ -286,6 +286,37 @@ fn case(name: &str) {
             sent_to_embedder(); // ends this process
             println!("still here");
         }
+        Some("away") => {
+            // A child waited for ever for a thread of its parent's that had put the pager's handler away.
+            fill(&mut region);
+            let ((begin, begun), (end, ended)) = (mpsc::channel(), mpsc::channel());
+            let changes = std::thread::spawn(move || {
+                let change = || {
+                    begin.send(()).expect("heard");
+                    ended.recv().expect("told");
+                };
+                overspill::with_handler_below(change).expect("a handler");
+            });
+            begun.recv().expect("told");
+            // SAFETY: the child does what the library promises that it may do, and ends. A hang ends by a signal.
+            match unsafe { fork() } {
+                0 => {
+                    let mut own = self::pager(name).region(24 * MIB).expect("24 MiB");
+                    fill(&mut own);
+                    sum(&own);
+                    // SAFETY: ends this child; the parent's threads are not here to be waited for.
+                    unsafe { libc::_exit(0) };
+                }
+                pid => {
+                    let status = status_of(pid);
+                    assert_eq!(status, 0, "the child hangs or fails");
+                }
+            }
+            end.send(()).expect("heard");
+            changes.join().expect("no panic");
+            sum(&region);
+            println!("the child had a pager");
+        }
         Some("full") => {
             fill(&mut region);
             println!("memory and swap had room for all");
@@ -526,6 +557,7 @@ fn main() {
     ends_by("elsewhere-inthread", "", libc::SIGBUS);
     ends_by("sent-inthread", "", libc::SIGBUS);
     ends_by("below-inthread", "", libc::SIGBUS);
+    says("away-inthread", "", None, "the child had a pager");
     for delivery in ["inthread", "threads"] {
         let Some(output) = child(&format!("explained-{delivery}"), "", None) else { continue };
         let said = String::from_utf8_lossy(&output.stderr);

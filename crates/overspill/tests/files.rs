@@ -57,6 +57,35 @@ fn a_file_is_read() {
     }
 }
 
+/// Where memory to come is locked, a new region was full of zeroes, which hid the file. Later they were written to it.
+#[test]
+fn a_region_hides_no_file_where_memory_to_come_is_locked() {
+    const PART: &str = "OVERSPILL_TEST_LOCKED";
+    if std::env::var_os(PART).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().expect("its path"));
+        let child = child.args(["a_region_hides_no_file_where_memory_to_come_is_locked", "--exact", "--nocapture"]).env(PART, "1");
+        let status = child.status().expect("it starts");
+        assert!(status.success(), "its part of the test: {status}");
+        return;
+    }
+    let bytes = random_bytes(64 * PAGE);
+    for pager in both() {
+        for access in [Access::ReadOnly, Access::CopyOnWrite, Access::ReadWrite] {
+            let file = Temp::new("locked", &bytes);
+            // SAFETY: about new mappings only.
+            assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0, "{}", std::io::Error::last_os_error());
+            let region = pager.open_file(&file.0, access);
+            // SAFETY: no content changes.
+            unsafe { libc::munlockall() };
+            let (region, mut there) = (region.expect("a region"), vec![0; bytes.len()]);
+            region.read_at(&mut there, 0).expect("no page is lost");
+            assert!(there == bytes, "{access:?}");
+            region.close().expect("all is written");
+            assert!(std::fs::read(&file.0).expect("the file") == bytes, "{access:?}");
+        }
+    }
+}
+
 /// Whoever reads a file in order faster than the device gets long reads, if the budget has room for them.
 #[test]
 fn a_fast_reader_finds_what_is_there() {

@@ -90,6 +90,7 @@ pub fn parts(
         config: Config {
             delivery: Delivery::Threads,
             follows_pointers,
+            finds_grown: true,
             load_control: false,
             writes: daemon::writes(LEAST_PAGES, content.sealed),
         },

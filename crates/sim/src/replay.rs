@@ -209,6 +209,7 @@ impl Replay {
             config: machine::Config {
                 delivery: Delivery::InThread,
                 follows_pointers: false,
+                finds_grown: false,
                 load_control: false,
                 writes: daemon::writes(config.memory_pages, false),
             },

@@ -321,6 +321,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
             delivery: Delivery::Threads,
             load_control: record.is_none() && variable("OVERSPILL_LOAD_CONTROL").as_deref() != Some("no"),
             follow_pointers: record.is_none() && variable("OVERSPILL_FOLLOW_POINTERS").as_deref() != Some("no"),
+            whole_program: true,
             encrypt,
             pages_max: pages_max(),
             objects_max: 1,

@@ -71,6 +71,15 @@ pub unsafe fn madvise(at: usize, len: usize, advice: i32) -> Result<(), Errno> {
     unsafe { sys!(libc::SYS_madvise, at, len, advice) }.map(drop)
 }
 
+/// munlock(2). Pages stay where they are.
+///
+/// # Errors
+/// As munlock(2).
+pub fn munlock(at: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no content.
+    unsafe { sys!(libc::SYS_munlock, at, len) }.map(drop)
+}
+
 /// Discards scattered ranges with one TLB flush (process_madvise on oneself, Linux 6.13 and later), else one by one.
 ///
 /// # Safety

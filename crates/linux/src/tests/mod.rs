@@ -43,6 +43,7 @@ pub fn machine_with(name: &str, delivery: Delivery) -> Option<(Machine, usize)> 
         encrypt: false,
         load_control: false,
         follow_pointers: false,
+        whole_program: true,
         pages_max: 1 << 20,
         objects_max: 1,
         ahead_pages_max: None,
@@ -136,7 +137,7 @@ fn what_comes_to_a_regions_place_is_not_taken_with_it() {
         let mut daemon = Daemon::sharing(&machine, Engine::Psync, Sharing::default()).expect("a daemon");
         let limit = machine.core.lock().vm.limit();
         machine.core.lock().vm.charge(limit); // it takes what it can
-        (0..100).for_each(|_| drop(daemon.step(&machine)));
+        (0..100).for_each(|_| _ = daemon.step(&machine));
         machine.core.lock().vm.uncharge(limit);
         assert!(!ends.is_finished(), "the report is unread");
         // SAFETY: our own mapping.
@@ -148,6 +149,27 @@ fn what_comes_to_a_regions_place_is_not_taken_with_it() {
         // SAFETY: nobody uses it any more.
         unsafe { area::unmap(place, LEN) };
     });
+}
+
+/// The kernel unmaps no part of a mapping if the process has as many mappings as it may have, nor what the program has sealed. A
+/// region that stayed for that reason kept its pages, and the next one with its number read what they held.
+#[test]
+fn a_region_that_cannot_be_unmapped_is_given_up() {
+    for delivery in [Delivery::InThread, Delivery::Threads] {
+        let Some((machine, base)) = machine_with("stays", delivery) else { return };
+        let range = Range { start: base, end: base + LEN, origin: base, ..Range::of_program(Flags::NONE) };
+        machine.map.write().origins[0] = base;
+        // SAFETY: our own mapping.
+        unsafe { core::ptr::write_bytes(base as *mut u8, 1, LEN) };
+        machine.manage(&mut machine.map.write(), range);
+        assert_eq!(there(&machine, &machine.map.read(), range), (Some(4), 4));
+        machine.unmap_region(base, base + LEN, || ());
+        assert_eq!(there(&machine, &machine.map.read(), range), (None, 0));
+        assert!(!machine.is_known(&machine.map.read(), base));
+        drop(machine); // or else an event would have to be read
+        // SAFETY: nobody uses it any more.
+        unsafe { area::unmap(base as *mut u8, 3 * LEN) };
+    }
 }
 
 /// The kernel refused a call after it had reported its unmapping, and another thread had unmapped a part of the range in between.

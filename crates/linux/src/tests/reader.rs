@@ -12,7 +12,7 @@ use crate::ranges::{Flags, Range};
 use crate::reader::{CLUSTERS, Reader};
 use crate::sys;
 use overspill_machine::handler::Handler;
-use overspill_machine::kernel::{Io as _, Uffd as _};
+use overspill_machine::kernel::{Io as _, Kernel as _, Uffd as _};
 use overspill_vm::page::State;
 use overspill_vm::types::PAGE_SIZE;
 
@@ -84,6 +84,80 @@ fn a_page_that_arrives_while_a_call_is_under_way_is_read_once() {
     // SAFETY: the page is there, and nobody writes it.
     assert_eq!(unsafe { *(base as *const [u8; PAGE_SIZE]) }, [7; PAGE_SIZE]);
     assert_eq!(machine.status.counters.pages_in.get(), 1);
+}
+
+/// The kernel fills pages of memory that is registered on any userfaultfd. A region ended while its page was being read, and another
+/// pager's region came to its place before the report was followed: the page arrived there. So did zeroes for a fault that was
+/// served late.
+#[test]
+fn what_is_late_does_not_come_to_another_pagers_memory() {
+    const AT: usize = 1 << 37; // which the kernel gives to nobody else of this process
+    let (Some((mut machine, _)), Some((other, _))) =
+        (machine_with("late-read", Delivery::Threads), machine_with("others", Delivery::Threads))
+    else {
+        return;
+    };
+    let map_there = || {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: replaces nothing.
+        let at = unsafe { libc::mmap(AT as *mut _, 3 * LEN, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+        assert_eq!(at as usize, AT);
+    };
+    machine.config.finds_grown = false; // it has regions
+    map_there();
+    paged_out(&machine, AT);
+    let mut reader = Reader::new(Engine::Psync, 8).expect("a reader");
+    let Served::Read(read) = machine.serve(AT, 0) else { panic!("it is in memory") };
+    reader.start(&machine, read);
+    let (tell, told) = std::sync::mpsc::channel();
+    let (go, gone) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        let (machine, other) = (&machine, &other);
+        let ends = s.spawn(move || {
+            machine.unmap_region(AT, AT + 3 * LEN, || {
+                // SAFETY: nobody uses it any more.
+                unsafe { area::unmap(AT as *mut u8, 3 * LEN) };
+                map_there();
+                let mut map = other.map.write();
+                map.origins[0] = AT;
+                let range = Range { start: AT, end: AT + 3 * LEN, origin: AT, ..Range::of_program(Flags::NONE) };
+                other.manage(&mut map, range);
+                drop(map);
+                tell.send(()).expect("heard");
+                gone.recv().expect("told");
+            });
+        });
+        while told.try_recv().is_err() {
+            machine.read_messages(|_, _| {});
+        }
+        while let Some(done) = reader.io.completion() {
+            reader.finish(machine, done);
+        }
+        machine.serve_unmanaged(AT + PAGE_SIZE);
+        let filled = [0, 1].map(|page| Linux::is_resident(AT + page * PAGE_SIZE));
+        go.send(()).expect("heard");
+        ends.join().expect("no panic");
+        assert_eq!(filled, [false; 2]);
+    });
+    drop((machine, other));
+    // SAFETY: nobody uses it any more.
+    unsafe { area::unmap(AT as *mut u8, 3 * LEN) };
+}
+
+/// In-thread, a thread that touches a page that is still to be given up does a step of that. It was taken for an error of the
+/// program's, and ended it.
+#[test]
+fn who_touches_what_is_still_to_be_given_up_does_that_first() {
+    let Some((machine, base)) = machine("behind") else { return };
+    paged_out(&machine, base);
+    machine.forget_range(&mut machine.map.write(), base, base + LEN);
+    assert_eq!(machine.serve(base, 0), Served::NotOurs);
+    assert!(machine.step_behind(base) && !machine.step_behind(base));
+    assert_eq!(machine.serve(base, 0), Served::Done);
+    // SAFETY: the page is there, and nobody writes it.
+    assert_eq!(unsafe { *(base as *const [u8; PAGE_SIZE]) }, [0; PAGE_SIZE]);
+    // SAFETY: nobody uses it any more.
+    unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }
 
 /// A handler whose buffers were all in use finished other reads before it did anything else. And the buffer of a window that had

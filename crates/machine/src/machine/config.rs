@@ -17,6 +17,9 @@ pub struct Config {
     pub delivery: Delivery,
     /// Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
     pub follows_pointers: bool,
+    /// Whether memory in no range may be a program's that has grown by a call that was not followed, so that a touch of it is to be
+    /// served. Not so with regions: what is there may be another pager's.
+    pub finds_grown: bool,
     /// Whether threads whose working sets do not fit together take turns.
     pub load_control: bool,
     /// Writes that may be in flight, and pages of each.

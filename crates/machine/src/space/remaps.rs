@@ -1,5 +1,7 @@
 //! The program's calls that unmap, replace or move memory, while they are under way.
 
+use crate::waited::Waited;
+
 /// The ranges of the program's calls that unmap, replace or move memory. The page daemon takes no pages there from before the call
 /// until it has been followed.
 ///
@@ -22,6 +24,8 @@ pub(crate) struct Remap {
     parts: bool,
     /// When it began, in nanoseconds.
     since: u64,
+    /// How long others have waited for it.
+    waited: Waited,
     /// A wait for its end was given up.
     overdue: bool,
 }
@@ -31,7 +35,7 @@ impl Remap {
     /// bytes it may make a mapping longer. `parts`: it consists of several calls, each of which is in the list itself. `since`:
     /// now, in nanoseconds.
     pub(crate) fn new(thread: u32, ranges: [(usize, usize); 2], grows: usize, parts: bool, since: u64) -> Self {
-        Remap { thread, ranges, grows, reported: None, parts, since, overdue: false }
+        Remap { thread, ranges, grows, reported: None, parts, since, waited: Waited::new(since), overdue: false }
     }
     /// Whether it may move something, rather than only unmap or replace.
     pub(crate) fn moves(&self) -> bool {
@@ -44,6 +48,10 @@ const REMAPS_MAX: usize = 4096;
 
 /// A call that began so long before another of the same thread, in nanoseconds, was left by a jump out of a signal handler.
 pub(super) const LEFT_NS: u64 = 1_000_000_000;
+
+/// How long others must have waited for a call, in nanoseconds, before it counts as left: its time may have passed while the whole
+/// process was stopped.
+const WAITED_NS: u64 = 1_000_000_000;
 
 impl Remaps {
     /// None.
@@ -80,10 +88,12 @@ impl Remaps {
         self.calls.iter().any(|call| call.thread != thread && !call.overdue)
     }
     /// Whether another thread than this one is moving memory: [`Machine::await_others`](crate::Machine::await_others). A thread
-    /// that has been for longer than `patience` nanoseconds no longer counts.
+    /// that has been for longer than `patience` nanoseconds, and was waited for, no longer counts.
     pub(crate) fn others_move(&mut self, thread: u32, now: u64, patience: u64) -> bool {
-        let late = |call: &&mut Remap| call.moves() && call.thread != thread && now.saturating_sub(call.since) > patience;
-        self.calls.iter_mut().filter(late).for_each(|call| call.overdue = true);
+        for call in self.calls.iter_mut().filter(|call| call.moves() && call.thread != thread) {
+            let waited = call.waited.look(now);
+            call.overdue |= now.saturating_sub(call.since) > patience && waited > WAITED_NS;
+        }
         self.calls.iter().any(|call| call.moves() && call.thread != thread && !call.overdue)
     }
     /// The unmapping of a range was reported. If a call of just this range is under way, puts the report aside and returns `true`:
@@ -94,8 +104,14 @@ impl Remaps {
     }
     /// The part of the range that is in such a report.
     pub(crate) fn put_aside_of(&self, start: usize, end: usize) -> Option<(usize, usize)> {
-        let reported = self.calls.iter().filter_map(|call| call.reported);
-        reported.map(|r| (r.0.max(start), r.1.min(end))).find(|r| r.0 < r.1)
+        Self::part_of(start, end, self.calls.iter().filter_map(|call| call.reported))
+    }
+    /// The part of the range that a call under way is about to unmap or replace, and that is still to be reported.
+    pub(crate) fn unreported_of(&self, start: usize, end: usize) -> Option<(usize, usize)> {
+        Self::part_of(start, end, self.calls.iter().filter(|call| call.reported.is_none()).map(|call| call.ranges[1]))
+    }
+    fn part_of(start: usize, end: usize, mut ranges: impl Iterator<Item = (usize, usize)>) -> Option<(usize, usize)> {
+        ranges.find_map(|r| Some((r.0.max(start), r.1.min(end))).filter(|r| r.0 < r.1))
     }
     /// Whether a call concerns a part of the range.
     pub fn overlaps(&self, start: usize, end: usize) -> bool {
@@ -146,6 +162,18 @@ mod tests {
     use super::*;
 
     const NOTHING: (usize, usize) = (0, 0);
+
+    /// A process was stopped for ten seconds while a thread moved memory. Then the next thread did not wait for it, and two moved
+    /// memory at a time ([`Machine::announce`](crate::Machine)).
+    #[test]
+    fn a_call_counts_as_left_only_after_others_have_waited_for_it() {
+        let (patience, look, stopped) = (10_000_000_000, 50_000_000, 60_000_000_000);
+        let mut remaps = Remaps::new();
+        remaps.begin(Remap::new(7, [(1, 2), NOTHING], 0, false, 0));
+        let looks = (0..).take_while(|i| remaps.others_move(8, stopped + i * look, patience)).count() as u64;
+        assert!((WAITED_NS - 2 * look..=WAITED_NS + look).contains(&(looks * look)), "{looks}");
+        assert!(!remaps.others_move(8, stopped + looks * look, patience), "once");
+    }
 
     /// A signal came when a thread was in munmap, and its handler unmapped something else. The thread's own call was forgotten,
     /// with the report of its unmapping: its frames stayed charged for ever.
