@@ -191,8 +191,8 @@ fn map_new(len: usize, flags: i32) -> Result<usize, Errno> {
     map(at, len, prot, libc::MAP_FIXED | flags).inspect_err(|_| FREE.lock().give(at, at + len))
 }
 
-/// Unmaps memory of [`map_anonymous`]. The kernel may refuse: if the range is a part of a mapping, and the process has as many as it
-/// may have (vm.max_map_count), or if the program has sealed it (mseal). Then it stays, without its content.
+/// Unmaps memory of [`map_anonymous`]. The kernel may refuse: if the range is a part of a mapping, and the process has as many as
+/// it may have (vm.max_map_count), or if the program has sealed it (mseal). Then it stays, without its content.
 ///
 /// # Safety
 /// Nothing may use the range any more.

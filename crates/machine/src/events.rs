@@ -87,7 +87,7 @@ impl<K: Kernel> Machine<K> {
         }
         match event {
             Event::Unmap(start, end) if map.remaps.put_aside(start, end) => {}
-            Event::Unmap(start, end) => self.follow_unmap(map, start, end, false),
+            Event::Unmap(start, end) => self.follow_unmap(map, start, end, false, None),
             Event::Remove(start, end) if map.copying.discarded(start, end) => {} // by the page daemon
             Event::Remove(start, end) => {
                 self.add_work_within(map, start, end, Work::GiveUpUnmapped);
@@ -124,11 +124,16 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// An unmapping was reported. `refused`: the call was refused, so that perhaps nothing was unmapped.
-    pub fn follow_unmap(&self, map: &mut Space<K>, start: usize, end: usize, refused: bool) {
+    /// An unmapping was reported. `refused`: the call was refused, so that perhaps nothing was unmapped. `call`: the number of the
+    /// call, if it was announced.
+    pub fn follow_unmap(&self, map: &mut Space<K>, start: usize, end: usize, refused: bool, call: Option<u64>) {
         let mut at = start;
         while at < end {
-            let (until, next) = if K::mistake(Mistake::FollowsLateUnmaps) { (end, end) } else { map.pending.settle(at, end) };
+            let (until, next) = match call {
+                _ if K::mistake(Mistake::FollowsLateUnmaps) => (end, end),
+                Some(call) => map.pending.settled_of(call, at, end),
+                None => map.pending.settle(at, end),
+            };
             while let Some(r) = map.ranges.first(at, until).map(|r| r.within(at, until)) {
                 // A native range that is there came later: the event covers all addresses that the call was given.
                 if r.kind == Kind::Managed && !refused {
@@ -182,17 +187,20 @@ impl<K: Kernel> Machine<K> {
     /// The kernel has made a mapping here at an address of its own choice, so the ranges that the map has here have gone.
     /// `pending`: an event may still report that.
     fn replaced(&self, map: &mut Space<K>, start: usize, end: usize, pending: bool) {
-        // (that call may cover much more, and may have been refused: only this part is known to have gone)
-        let aside = map.remaps.put_aside_of(start, end);
-        if let Some((start, end)) = aside {
-            map.pending.add(start, end);
-        }
+        let Space { remaps, pending: unmaps, .. } = &mut *map;
+        // (such a call may unmap much more, and may be refused: only this part is known to have gone)
+        remaps.unmaps_of(start, end).for_each(|(call, start, end)| unmaps.add_of(call, start, end));
         while let Some(old) = map.ranges.first(start, end) {
             let old = old.within(start, end);
             self.unmapped(map, &mut self.core.lock(), old.start, old.end);
-            let known = aside.is_some_and(|(start, end)| start <= old.start && old.end <= end);
-            if pending && old.kind == Kind::Managed && !known {
-                map.pending.add(old.start, old.end);
+            let Space { remaps, pending: unmaps, .. } = &mut *map;
+            let mut at = old.start;
+            while pending && old.kind == Kind::Managed && at < old.end {
+                let known = remaps.unmaps_of(at, old.end).map(|(_, start, end)| (start, end)).min().unwrap_or((old.end, old.end));
+                if at < known.0 {
+                    unmaps.add(at, known.0);
+                }
+                at = known.1;
             }
         }
     }
@@ -261,11 +269,6 @@ impl<K: Kernel> Machine<K> {
             }
         }
         let mut map = self.map.write();
-        // a region's pages are given up before it is unmapped
-        let is_unknown = changing && map.ranges.overlap(start, end, Kind::Managed).is_none();
-        if let Some((start, end)) = map.remaps.unreported_of(start, end).filter(|_| is_unknown) {
-            map.pending.add(start, end);
-        }
         self.replaced(&mut map, start, end, changing);
         drop(map);
         self.catch_up();

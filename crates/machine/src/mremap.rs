@@ -207,8 +207,13 @@ pub trait Hook: Copy {
         let (old_len, new_len) = (up(call.old_len), up(call.new_len));
         let fixed = flags & FIXED != 0;
         let moves_all = fixed && old_len == new_len && old_len > 0 && Self::Kernel::is_mapped(old, old + PAGE_SIZE);
-        let to = if fixed { (call.new, call.new.wrapping_add(new_len)) } else { NOTHING };
         let end = old.wrapping_add(old_len);
+        // what it unmaps, or replaces
+        let to = match fixed {
+            true => (call.new, call.new.wrapping_add(new_len)),
+            false if (1..old_len).contains(&new_len) => (old.wrapping_add(new_len), end),
+            false => NOTHING,
+        };
         let known = |hook: Self| hook.run(move |hook| hook.machine().map.read().ranges.covers(old, end));
         if moves_all && !known(self) && self.moves_several() {
             let apart = to.0 < to.1 && to.1 <= ADDRESSES_END && (end <= to.0 || to.1 <= old);

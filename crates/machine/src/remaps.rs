@@ -83,8 +83,8 @@ impl<K: Kernel> Machine<K> {
         may
     }
 
-    /// Waits until, as far as is known, no fork is about to happen and nobody moves memory, or for a moment. Then the caller tries to
-    /// begin again.
+    /// Waits until, as far as is known, no fork is about to happen and nobody moves memory, or for a moment. Then the caller tries
+    /// to begin again.
     pub fn await_others(&self) {
         let is_inside = self.map.read().remaps.has(K::thread_id());
         self.remap_gate.wait(MOVES_LOOK_NS, is_inside);
@@ -142,15 +142,19 @@ impl<K: Kernel> Machine<K> {
             self.remap_gate.end_move();
         }
         if let Some((start, end)) = call.reported {
-            self.follow_unmap(map, start, end, !done && !K::mistake(Mistake::BelievesUnmaps));
+            self.follow_unmap(map, start, end, !done && !K::mistake(Mistake::BelievesUnmaps), Some(call.number));
         }
+        map.pending.end_of(call.number);
     }
 
     /// Leaves a new page of a growing mapping to the kernel until the call has returned. When mremap(2) moves a locked mapping and
     /// makes it longer, it brings in the new pages before it reports the move. Nobody can fill a page until that report has been
-    /// read. `thread` is the thread that misses the page in its call. Returns whether it was such a page.
+    /// read. Nor does the pager where another thread has unmapped memory, until that call has ended. `thread` is the thread that
+    /// misses the page in its call. Returns whether it was such a page.
     pub fn leave_growth(&self, map: &Space<K>, addr: usize, thread: u32) -> bool {
-        let grows = map.remaps.grows(addr, thread, map.ranges.find(addr).is_some()) && map.program.is_changing();
+        let aside = map.is_aside(addr);
+        let known = !aside && map.ranges.find(addr).is_some();
+        let grows = map.remaps.grows(addr, thread, known) && (aside || map.program.is_changing());
         // SAFETY: it is new, so it has no content.
         grows && unsafe { map.program.unregister(addr, PAGE_SIZE) }.is_ok()
     }

@@ -271,7 +271,8 @@ impl<K: Kernel> Machine<K> {
         self.wake_last(waiters);
     }
 
-    /// A touch of `addr` found that what is there is still to be given up or renamed: does a step of that. Returns whether it was so.
+    /// A touch of `addr` may have found that what is there is still to be given up or renamed: then this does a step of that, and
+    /// returns `true`.
     pub fn step_behind(&self, addr: usize) -> bool {
         if !self.map.read().is_behind(addr) {
             return false;
@@ -336,6 +337,9 @@ impl<K: Kernel> Machine<K> {
     pub(crate) unsafe fn fill_back(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> (u32, Option<Errno>) {
         if (0..count as usize).any(|i| map.discards.refuses(addr + (i << PAGE_SHIFT), K::now_ns)) {
             return (0, None);
+        }
+        if !map.remaps.is_empty() && (0..count as usize).any(|i| map.is_aside(addr + (i << PAGE_SHIFT))) {
+            return (0, Some(errno::EAGAIN));
         }
         // SAFETY: the caller's promise.
         unsafe { self.fill_from(map, addr, src, count) }

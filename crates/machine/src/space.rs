@@ -112,6 +112,11 @@ impl<K: Kernel> Space<K> {
     pub(crate) fn is_behind(&self, addr: usize) -> bool {
         self.first_behind(addr, addr + PAGE_SIZE).is_some()
     }
+    /// Whether the page at `addr` has been unmapped, as far as is known, by a call that has not ended. Memory next to it may have
+    /// grown there. (Something else that came there is known.)
+    pub(crate) fn is_aside(&self, addr: usize) -> bool {
+        self.remaps.asides(addr).any(|call| self.pending.settled_of(call, addr, addr + PAGE_SIZE).0 > addr)
+    }
     /// Whether an unmapping or a move is under way, or was and has not been followed yet.
     pub fn is_changing(&self) -> bool {
         self.program.is_changing() || self.remaps.has_reports()

@@ -1,7 +1,7 @@
 //! Whether the pager's handler for SIGBUS ([`crate::fault`]) is installed.
 //!
-//! What is here changes only while no thread forks ([`crate::forks::keep_off`]): a child must not wait for a thread that it does not
-//! have.
+//! What is here changes only while no thread forks ([`crate::forks::keep_off`]): a child must not wait for a thread that it does
+//! not have.
 
 use overspill_linux::sys;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};

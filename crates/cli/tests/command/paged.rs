@@ -157,6 +157,24 @@ fn corners_of_the_address_space() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// Four bugs, each of which lost content or showed old content, when a thread had unmapped memory and its report was put aside, or
+/// when the kernel refused a call after such a report.
+#[test]
+fn what_comes_to_an_unmapped_place_is_as_it_came() {
+    if !able() {
+        return;
+    }
+    let dir = place("unmaps");
+    let program = build(&dir, "unmaps.c");
+    let swap = swap_option(&dir, "");
+    for case in ["halves", "start", "grown", "sealed"] {
+        let r = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &[case]);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{case}: {:?}", r.output);
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 #[test]
 fn address_space_calls_behave() {
     if !able() {

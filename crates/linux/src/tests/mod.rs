@@ -185,7 +185,7 @@ fn after_a_refused_call_only_what_is_not_mapped_is_given_up() {
     machine.manage(&mut map, range(base, base + 3 * LEN));
     // SAFETY: nobody uses it any more.
     unsafe { area::unmap((base + LEN) as *mut u8, LEN) };
-    machine.follow_unmap(&mut map, base, base + 3 * LEN, true);
+    machine.follow_unmap(&mut map, base, base + 3 * LEN, true, None);
     machine.finish(&mut map);
     let there = [0, 1, 2].map(|i| there(&machine, &map, range(base + i * LEN, base + (i + 1) * LEN)));
     assert_eq!(there, [(Some(4), 4), (None, 0), (Some(4), 4)]);

@@ -86,9 +86,9 @@ fn a_page_that_arrives_while_a_call_is_under_way_is_read_once() {
     assert_eq!(machine.status.counters.pages_in.get(), 1);
 }
 
-/// The kernel fills pages of memory that is registered on any userfaultfd. A region ended while its page was being read, and another
-/// pager's region came to its place before the report was followed: the page arrived there. So did zeroes for a fault that was
-/// served late.
+/// The kernel fills pages of memory that is registered on any userfaultfd. A region ended while its page was being read, and
+/// another pager's region came to its place before the report was followed: the page arrived there. So did zeroes for a fault that
+/// was served late.
 #[test]
 fn what_is_late_does_not_come_to_another_pagers_memory() {
     const AT: usize = 1 << 37; // which the kernel gives to nobody else of this process

@@ -11,11 +11,15 @@ use crate::waited::Waited;
 #[derive(Clone, Debug)]
 pub struct Remaps {
     calls: Vec<Remap>,
+    /// How many there were.
+    begun: u64,
 }
 
 /// A thread's call that unmaps, replaces or moves memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remap {
+    /// No other has it, as soon as the call has begun.
+    pub(crate) number: u64,
     pub(crate) thread: u32,
     ranges: [(usize, usize); 2],
     grows: usize,
@@ -35,7 +39,7 @@ impl Remap {
     /// bytes it may make a mapping longer. `parts`: it consists of several calls, each of which is in the list itself. `since`:
     /// now, in nanoseconds.
     pub(crate) fn new(thread: u32, ranges: [(usize, usize); 2], grows: usize, parts: bool, since: u64) -> Self {
-        Remap { thread, ranges, grows, reported: None, parts, since, waited: Waited::new(since), overdue: false }
+        Remap { number: 0, thread, ranges, grows, reported: None, parts, since, waited: Waited::new(since), overdue: false }
     }
     /// Whether it may move something, rather than only unmap or replace.
     pub(crate) fn moves(&self) -> bool {
@@ -56,14 +60,15 @@ const WAITED_NS: u64 = 1_000_000_000;
 impl Remaps {
     /// None.
     pub fn new() -> Self {
-        Remaps { calls: Vec::with_capacity(REMAPS_MAX) }
+        Remaps { calls: Vec::with_capacity(REMAPS_MAX), begun: 0 }
     }
     /// A call begins. The thread may be in others: this one is a part of it, or a signal handler makes it.
     pub(crate) fn begin(&mut self, call: Remap) {
         if self.calls.len() == REMAPS_MAX {
             self.calls.remove(0);
         }
-        self.calls.push(call);
+        self.begun += 1;
+        self.calls.push(Remap { number: self.begun, ..call });
     }
     /// Removes and returns a call that the thread has left by a long jump, as far as can be told from the next one.
     pub(crate) fn take_left(&mut self, next: &Remap) -> Option<Remap> {
@@ -102,16 +107,15 @@ impl Remaps {
         let call = self.calls.iter_mut().find(|call| call.ranges[1] == (start, end) && call.reported.is_none());
         call.map(|call| call.reported = Some((start, end))).is_some()
     }
-    /// The part of the range that is in such a report.
-    pub(crate) fn put_aside_of(&self, start: usize, end: usize) -> Option<(usize, usize)> {
-        Self::part_of(start, end, self.calls.iter().filter_map(|call| call.reported))
+    /// What the calls under way unmap or replace of the range: the number of the call, and the part.
+    pub(crate) fn unmaps_of(&self, start: usize, end: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+        let parts = self.calls.iter().map(move |call| (call.number, call.ranges[1].0.max(start), call.ranges[1].1.min(end)));
+        parts.filter(|part| part.1 < part.2)
     }
-    /// The part of the range that a call under way is about to unmap or replace, and that is still to be reported.
-    pub(crate) fn unreported_of(&self, start: usize, end: usize) -> Option<(usize, usize)> {
-        Self::part_of(start, end, self.calls.iter().filter(|call| call.reported.is_none()).map(|call| call.ranges[1]))
-    }
-    fn part_of(start: usize, end: usize, mut ranges: impl Iterator<Item = (usize, usize)>) -> Option<(usize, usize)> {
-        ranges.find_map(|r| Some((r.0.max(start), r.1.min(end))).filter(|r| r.0 < r.1))
+    /// The calls for which an unmapping of this page was put aside.
+    pub(crate) fn asides(&self, addr: usize) -> impl Iterator<Item = u64> {
+        let aside = move |call: &&Remap| call.reported.is_some_and(|(start, end)| (start..end).contains(&addr));
+        self.calls.iter().filter(aside).map(|call| call.number)
     }
     /// Whether a call concerns a part of the range.
     pub fn overlaps(&self, start: usize, end: usize) -> bool {
