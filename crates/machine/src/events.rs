@@ -87,7 +87,11 @@ impl<K: Kernel> Machine<K> {
         }
         match event {
             Event::Unmap(start, end) if map.remaps.put_aside(start, end) => {}
-            Event::Unmap(start, end) => self.follow_unmap(map, start, end, false, None),
+            Event::Unmap(start, end) => {
+                // a call that moves several mappings replaces one after the other
+                let call = map.remaps.around(start, end).filter(|call| map.pending.settled_of(*call, start, end).0 < end);
+                self.follow_unmap(map, start, end, false, call);
+            }
             Event::Remove(start, end) if map.copying.discarded(start, end) => {} // by the page daemon
             Event::Remove(start, end) => {
                 self.add_work_within(map, start, end, Work::GiveUpUnmapped);

@@ -112,6 +112,11 @@ impl Remaps {
         let parts = self.calls.iter().map(move |call| (call.number, call.ranges[1].0.max(start), call.ranges[1].1.min(end)));
         parts.filter(|part| part.1 < part.2)
     }
+    /// The number of a call that unmaps or replaces all of the range, and perhaps more.
+    pub(crate) fn around(&self, start: usize, end: usize) -> Option<u64> {
+        let call = self.calls.iter().find(|call| call.ranges[1].0 <= start && end <= call.ranges[1].1);
+        call.map(|call| call.number)
+    }
     /// The calls for which an unmapping of this page was put aside.
     pub(crate) fn asides(&self, addr: usize) -> impl Iterator<Item = u64> {
         let aside = move |call: &&Remap| call.reported.is_some_and(|(start, end)| (start..end).contains(&addr));
