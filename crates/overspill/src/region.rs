@@ -90,9 +90,11 @@ impl Region {
         let machine = &owner.shared.machine;
         // SAFETY: our own fresh mapping, whose content does not change. It is wiped in a forked child (see `forks`).
         let advised = unsafe { sys::madvise(base, len, libc::MADV_WIPEONFORK) };
-        // After mlockall(MCL_FUTURE) it is locked and full of zeroes, which would hide what a file has there.
+        // After mlockall(MCL_FUTURE) it is locked, so that this is refused, and full of zeroes, which would hide what a file has
+        // there.
         // SAFETY: as above; nobody has used it.
-        let empty = sys::munlock(base, len).and_then(|()| unsafe { sys::madvise(base, len, libc::MADV_DONTNEED) });
+        let discard = || unsafe { sys::madvise(base, len, libc::MADV_DONTNEED) };
+        let empty = discard().or_else(|_| sys::munlock(base, len).and_then(|()| discard()));
         let managed = advised.is_ok() && empty.is_ok() && {
             let _quiet = Quiet::new();
             if machine.config.delivery == Delivery::Threads {
