@@ -270,7 +270,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     status.policy.set(options.policy.to_string().as_bytes());
     status.engine.set(options.engine.name().as_bytes());
     status.swap.set(self::names(options.swap).as_bytes());
-    status.start(sys::now_ns(), sys::cycles());
+    let (ns, cycles) = sys::clocks();
+    status.start(ns, cycles);
     let inject = std::env::var("OVERSPILL_INJECT").ok().filter(|text| !text.is_empty());
     // (some systems have 2^31 for "no limit")
     let mappings_max = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|text| text.trim().parse().ok());

@@ -299,8 +299,9 @@ impl Snapshot {
         }
         policies.truncate(if policies.len() > 1 { policies.len() } else { 0 });
         // The time since the pager's start, by both clocks. (Both are clocks of the machine, not of the program.)
-        let ns = sys::now_ns().saturating_sub(status.start_ns.load(Relaxed));
-        let ticks = sys::cycles().saturating_sub(status.start_ticks.load(Relaxed));
+        let (ns, cycles) = sys::clocks();
+        let ns = ns.saturating_sub(status.start_ns.load(Relaxed));
+        let ticks = cycles.saturating_sub(status.start_ticks.load(Relaxed));
         let ns_per_tick = ns as f64 / ticks.max(1) as f64;
         Snapshot {
             pid: status.pid.load(Relaxed),

@@ -516,7 +516,8 @@ impl Agent {
         self.status.policy.set(&policy);
         self.status.engine.set(&engine);
         self.status.swap.set(self.child_device.as_ref().map_or(&b"compressed"[..], |d| d.name().as_encoded_bytes()));
-        self.status.start(sys::now_ns(), sys::cycles());
+        let (ns, cycles) = sys::clocks();
+        self.status.start(ns, cycles);
         self.status.outcome.store(Outcome::Running as u32, Release);
         self.status.counters.memory_limit_bytes.set(limit);
         self.status.counters.family_budget_bytes.set(u64::from(self.family().total()) << PAGE_SHIFT);

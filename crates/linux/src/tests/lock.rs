@@ -84,7 +84,8 @@ fn counts_come_out_right() {
 #[test]
 fn hold_times_are_told_in_nanoseconds() {
     let status: &'static Status = Box::leak(Box::default());
-    status.start(sys::now_ns(), sys::cycles());
+    let (ns, cycles) = sys::clocks();
+    status.start(ns, cycles);
     let map = RwLock::ranked(Rank::Map, ()).timed(&status.locks.map_shared, &status.locks.map_exclusive);
     let core = Mutex::ranked(Rank::Core, ()).timed(&status.locks.core);
     let began = sys::now_ns();
