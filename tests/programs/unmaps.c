@@ -1,5 +1,5 @@
-/* Unmappings that the pager has not followed yet when other memory comes to their place. A thread is held right behind its munmap by
- * a signal, as a collector that stops the world does it. Argument:
+/* Unmappings that the pager has not followed yet when other memory comes to their place. A thread is held right behind its munmap
+ * by a signal, as a collector that stops the world does it. Argument:
  *
  *   halves   two threads unmap neighbours, and a third moves memory to both places
  *   start    memory is mapped from the same address on as what was unmapped, and other memory is moved onto that

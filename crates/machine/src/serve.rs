@@ -338,7 +338,7 @@ impl<K: Kernel> Machine<K> {
         if (0..count as usize).any(|i| map.discards.refuses(addr + (i << PAGE_SHIFT), K::now_ns)) {
             return (0, None);
         }
-        if !map.remaps.is_empty() && (0..count as usize).any(|i| map.is_aside(addr + (i << PAGE_SHIFT))) {
+        if (0..count as usize).any(|i| map.is_aside(addr + (i << PAGE_SHIFT))) {
             return (0, Some(errno::EAGAIN));
         }
         // SAFETY: the caller's promise.

@@ -5,6 +5,7 @@
 //!   ------------------------------------------------------------------------------------------------------
 //!   BUS_MCEERR_AR    any                -                 previous handler (a page of ours is lost, or a real hardware error)
 //!     BUS_ADRERR       in no region       NotOurs           previous handler
+//!                    to be given up     NotOurs           do a step of that; return
 //!                    in a region        Done              return: the access is repeated
 //!                                       DoneReadAhead     to the reader thread; return
 //!                                       Read              read, check, map; return

@@ -106,10 +106,18 @@ fn two_pagers_and_many_regions() {
 /// Waits until charges and slots are back at `before`. The page daemon may still write pages whose region is gone. It also holds
 /// slots while it gives their space back to the file system, which takes seconds on a busy disk.
 fn comes_back_to(pager: &Pager, before: (u64, u64)) {
+    wait_until(
+        || pager.check() == before,
+        || format!("frames or slots were not given back: {:?}, {before:?} before", pager.check()),
+    );
+}
+
+/// Polls, with a limit. `so_far` says how things are when that is reached.
+fn wait_until(is_so: impl Fn() -> bool, so_far: impl Fn() -> String) {
     let start = Instant::now();
-    while pager.check() != before {
-        assert!(start.elapsed() < PATIENCE, "frames or slots were not given back: {:?}, {before:?} before", pager.check());
-        thread::sleep(Duration::from_millis(1)); // polling, with a limit
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{}", so_far());
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -358,12 +366,8 @@ fn discarded_content_is_gone_and_the_rest_is_not() {
         region.advise(24 * MIB - 5.., Advice::DontNeed).expect("nothing is wired");
         region.advise(5..9, Advice::DontNeed).expect("nothing is wired");
         let used = || pager.counters().swap_used_bytes.get() + pager.counters().memory_used_bytes.get();
-        let start = Instant::now();
-        while used() >= 12 << 20 {
-            // slots count while their space is given back to the file system, as in `comes_back_to`
-            assert!(start.elapsed() < PATIENCE, "{} bytes are still used", used());
-            thread::sleep(Duration::from_millis(1)); // polling, with a limit
-        }
+        // (slots count while their space is given back to the file system, as in `comes_back_to`)
+        wait_until(|| used() < 12 << 20, || format!("{} bytes are still used", used()));
         region.advise(.., Advice::WillNeed).expect("it is only advice");
         for (i, b) in region.iter().enumerate() {
             let gone = (first..last).contains(&i) || i >= 24 * MIB - 5 || (5..9).contains(&i);

@@ -54,6 +54,14 @@ pub fn machine_with(name: &str, delivery: Delivery) -> Option<(Machine, usize)> 
     Some((machine?, area::map_anonymous(3 * LEN).expect("48 KiB") as usize))
 }
 
+/// New memory at this address, unless there is something.
+pub fn map_at(at: usize, len: usize) -> Option<*mut u8> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: replaces nothing.
+    let mapped = unsafe { libc::mmap(at as *mut _, len, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+    (mapped as usize == at).then_some(mapped.cast())
+}
+
 /// The length of the managed range there, in pages, and the number of its pages that are active.
 fn there(machine: &Machine, map: &Space, range: Range) -> (Option<u64>, usize) {
     let managed = map.ranges.overlap(range.start, range.end, Kind::Managed).map(|r| r.pages());
@@ -115,13 +123,7 @@ fn a_late_unmap_does_not_take_what_has_come_there_since() {
 fn what_comes_to_a_regions_place_is_not_taken_with_it() {
     const AT: usize = 1 << 36; // which the kernel gives to nobody else of this process
     let Some((machine, _)) = machine_with("place", Delivery::Threads) else { return };
-    let map_there = || {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: replaces nothing.
-        let at = unsafe { libc::mmap(AT as *mut _, LEN, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
-        (at as usize == AT).then_some(at.cast::<u8>())
-    };
-    let region = map_there().expect("nothing is there");
+    let region = map_at(AT, LEN).expect("nothing is there");
     // SAFETY: our own mapping.
     unsafe { region.write_bytes(1, LEN) };
     let mut map = machine.map.write();
@@ -131,7 +133,7 @@ fn what_comes_to_a_regions_place_is_not_taken_with_it() {
     std::thread::scope(|s| {
         // SAFETY: our own mapping, which nobody uses any more.
         let ends = s.spawn(|| machine.unmap_region(AT, AT + LEN, || unsafe { area::unmap(AT as *mut u8, LEN) }));
-        let place = core::iter::repeat_with(map_there).flatten().next().expect("soon");
+        let place = core::iter::repeat_with(|| map_at(AT, LEN)).flatten().next().expect("soon");
         // SAFETY: our own mapping.
         unsafe { place.write_bytes(2, LEN) };
         let mut daemon = Daemon::sharing(&machine, Engine::Psync, Sharing::default()).expect("a daemon");

@@ -1,6 +1,6 @@
 //! Page-in.
 
-use super::{LEN, machine, machine_with};
+use super::{LEN, machine, machine_with, map_at};
 use crate::area;
 use crate::daemon::Daemon;
 use crate::family::sharing::Sharing;
@@ -97,14 +97,8 @@ fn what_is_late_does_not_come_to_another_pagers_memory() {
     else {
         return;
     };
-    let map_there = || {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: replaces nothing.
-        let at = unsafe { libc::mmap(AT as *mut _, 3 * LEN, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
-        assert_eq!(at as usize, AT);
-    };
     machine.config.finds_grown = false; // it has regions
-    map_there();
+    map_at(AT, 3 * LEN).expect("nothing is there");
     paged_out(&machine, AT);
     let mut reader = Reader::new(Engine::Psync, 8).expect("a reader");
     let Served::Read(read) = machine.serve(AT, 0) else { panic!("it is in memory") };
@@ -117,7 +111,7 @@ fn what_is_late_does_not_come_to_another_pagers_memory() {
             machine.unmap_region(AT, AT + 3 * LEN, || {
                 // SAFETY: nobody uses it any more.
                 unsafe { area::unmap(AT as *mut u8, 3 * LEN) };
-                map_there();
+                map_at(AT, 3 * LEN).expect("nothing is there");
                 let mut map = other.map.write();
                 map.origins[0] = AT;
                 let range = Range { start: AT, end: AT + 3 * LEN, origin: AT, ..Range::of_program(Flags::NONE) };
