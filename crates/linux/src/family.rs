@@ -286,18 +286,25 @@ impl Family {
     /// In a process that has come by exec and has its entry: takes what nobody has, or half of that if there are others, which may
     /// need more as well. If that is less than a process needs at least, asks the others, and waits for it.
     pub fn arrive(&self, machine: &Machine) {
+        self.arrive_until(machine, sys::now_ns() + ASK_NS);
+    }
+
+    /// The same; waits until `end`. It asks in any case: on a busy machine the time may be over before anything is done.
+    fn arrive_until(&self, machine: &Machine, end: u64) {
         self.shares.set_floor(self.id(), self.least());
         self.shares.reap_cache(self.program());
-        let end = sys::now_ns() + ASK_NS;
         loop {
             let view = self.view();
             let part = if view.members == 1 { view.free } else { (view.free / 2).max(self.least()) };
             self.take(&machine.map.read(), &mut machine.core.lock(), part.saturating_sub(view.mine));
             self.shared.store(self.limit() < self.total(), Relaxed);
-            if self.shares.pages(self.id()) >= self.least() || sys::now_ns() > end {
+            if self.shares.pages(self.id()) >= self.least() {
                 return;
             }
             self.ask(&view);
+            if sys::now_ns() > end {
+                return;
+            }
             Linux::sleep_ns(ASK_LOOK_NS);
         }
     }
@@ -576,10 +583,10 @@ impl Family {
                 }
                 view
             };
+            family.shares.ask(family.id(), &view, ring);
             if sys::now_ns() > end {
                 return false;
             }
-            family.shares.ask(family.id(), &view, ring);
             Linux::sleep_ns(ASK_LOOK_NS);
         }
     }
