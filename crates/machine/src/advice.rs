@@ -133,7 +133,8 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    fn lives(thread: u32) -> bool {
+    /// Whether a thread has not ended.
+    pub(crate) fn lives(thread: u32) -> bool {
         K::thread_cpu_ns(thread).is_some()
     }
 
