@@ -74,6 +74,8 @@ pub struct Announced {
     /// Its native parts, for each of its two ranges.
     native: [Pieces; 2],
     managed: bool,
+    /// The signal mask from before the call.
+    mask: u64,
 }
 
 /// Neighbouring mappings that are alike: the start of each.
@@ -95,6 +97,26 @@ impl<H: Hook> Drop for InParts<H> {
     }
 }
 
+/// See [`Hook::whole_call`].
+pub struct WholeCall<H: Hook> {
+    _parts: InParts<H>,
+    mask: u64,
+    hook: H,
+}
+
+impl<H: Hook> Drop for WholeCall<H> {
+    fn drop(&mut self) {
+        self.hook.let_signals(self.mask);
+    }
+}
+
+impl Announced {
+    /// Whether the pager has something to do after the call.
+    fn follows(&self) -> bool {
+        self.managed || self.native.iter().any(|pieces| !pieces.is_empty())
+    }
+}
+
 /// A thread of the program's inside a hooked system call.
 pub trait Hook: Copy {
     /// The kernel below the machine.
@@ -107,6 +129,16 @@ pub trait Hook: Copy {
     /// Runs `f` on a stack whose pages are never missing. `f` must capture nothing by reference: that would lie on the program's
     /// stack.
     fn run<R>(self, f: impl FnOnce(Self) -> R + 'static) -> R;
+    /// The same. => after [`Hook::hold_signals`]
+    fn run_held<R>(self, f: impl FnOnce(Self) -> R + 'static) -> R {
+        self.run(f)
+    }
+    /// Blocks all signals, where there are any. Returns the mask for [`Hook::let_signals`].
+    fn hold_signals(self) -> u64 {
+        0
+    }
+    /// Ends that.
+    fn let_signals(self, _mask: u64) {}
     /// Has [`Machine::perform`] called by a thread that has the pager's descriptors. => in [`Hook::run`]
     fn perform(self, change: Change);
     /// Raises the process's limit at the cost of others that share its budget, until it can have so many pages more without paging.
@@ -151,10 +183,13 @@ pub trait Hook: Copy {
     }
 
     /// Announces a call that moves the first range, which grows by `grows` bytes, and unmaps or replaces the second:
-    /// [`Machine::take_native`], [`Machine::begin_remap`].
+    /// [`Machine::take_native`], [`Machine::begin_remap`]. If the pager has to follow the call, signals are blocked until
+    /// [`Hook::end_remap`]: a handler that forked in between had a child that did not know of the call. Where memory had been
+    /// replaced by a shared mapping, old content was written to that.
     fn begin_remap(self, ranges: [(usize, usize); 2], grows: usize) -> Announced {
         loop {
-            let (announced, may) = self.run(move |hook| {
+            let mask = self.hold_signals();
+            let (announced, may) = self.run_held(move |hook| {
                 let native = ranges.map(|(start, end)| {
                     hook.machine().take_native(start, end).unwrap_or_else(|| {
                         hook.perform(Change::Adopt(start, end));
@@ -162,20 +197,26 @@ pub trait Hook: Copy {
                     })
                 });
                 let managed = hook.machine().begin_remap(ranges, grows);
-                (Announced { native, managed: managed == Some(true) }, managed.is_some())
+                (Announced { native, managed: managed == Some(true), mask }, managed.is_some())
             });
             if may {
+                if !announced.follows() {
+                    self.let_signals(mask);
+                }
                 return announced;
             }
             self.end_remap(announced, false); // the call may not begin yet
+            if !announced.follows() {
+                self.let_signals(mask);
+            }
             self.machine().await_others();
         }
     }
 
     /// Ends an announced call. `done`: it was made; otherwise the kernel refused it, or it was not begun.
     fn end_remap(self, announced: Announced, done: bool) {
-        if announced.managed || announced.native.iter().any(|pieces| !pieces.is_empty()) {
-            self.run(move |hook| {
+        if announced.follows() {
+            self.run_held(move |hook| {
                 if announced.managed {
                     hook.machine().end_remap(done);
                 }
@@ -190,7 +231,15 @@ pub trait Hook: Copy {
                         .for_each(|piece| hook.perform(Change::Add(*piece)));
                 }
             });
+            self.let_signals(announced.mask);
         }
+    }
+
+    /// No fork happens until the result is dropped: not by another thread, which waits, nor by a signal handler of this one.
+    /// For a call on memory of which no event tells.
+    fn whole_call(self) -> WholeCall<Self> {
+        let parts = in_parts(self);
+        WholeCall { _parts: parts, mask: self.hold_signals(), hook: self }
     }
 
     /// munmap(2).

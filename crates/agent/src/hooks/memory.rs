@@ -109,6 +109,15 @@ impl Hook for &'static Agent {
     fn run<R>(self, f: impl FnOnce(Self) -> R + 'static) -> R {
         self.stacks().run(move || f(self))
     }
+    fn run_held<R>(self, f: impl FnOnce(Self) -> R + 'static) -> R {
+        self.stacks().run_held(move || f(self))
+    }
+    fn hold_signals(self) -> u64 {
+        sys::block_signals()
+    }
+    fn let_signals(self, mask: u64) {
+        sys::restore_signals(mask);
+    }
     fn perform(self, change: Change) {
         let _ = self.ask_here(Request::Perform(change)); // it cannot fail
     }
@@ -188,6 +197,7 @@ pub fn madvise(agent: &'static Agent, a: [usize; 6]) -> isize {
             call()
         }
         libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+            let _whole = agent.whole_call();
             let r = call();
             // if there is no room to remember that the range is wiped, the call fails
             match agent.wiped_on_fork(start, advised(nr, &a, r), advice == libc::MADV_WIPEONFORK) {
@@ -196,6 +206,7 @@ pub fn madvise(agent: &'static Agent, a: [usize; 6]) -> isize {
             }
         }
         MADV_GUARD_INSTALL => {
+            let _whole = agent.whole_call();
             let Some(before) = agent.begin_guard(start, end) else { return -(libc::ENOMEM as isize) };
             let r = call();
             agent.guarded(start, advised(nr, &a, r), end, before);

@@ -87,6 +87,13 @@ impl HookStacks {
     /// for ever.)
     pub fn run<R>(&self, f: impl FnOnce() -> R + 'static) -> R {
         let mask = sys::block_signals();
+        let result = self.run_held(f);
+        sys::restore_signals(mask);
+        result
+    }
+
+    /// The same. => the caller has blocked all signals
+    pub fn run_held<R>(&self, f: impl FnOnce() -> R + 'static) -> R {
         let index = self.take();
         let top = self.base + (index + 1) * HOOK_STACK;
         let mut call = Call { f: Some(f), result: None };
@@ -107,7 +114,6 @@ impl HookStacks {
             );
         }
         self.give_back(index);
-        sys::restore_signals(mask);
         call.result.expect("the call has run")
     }
 
