@@ -133,8 +133,7 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// Whether a thread has not ended.
-    pub(crate) fn lives(thread: u32) -> bool {
+    fn lives(thread: u32) -> bool {
         K::thread_cpu_ns(thread).is_some()
     }
 

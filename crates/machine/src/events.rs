@@ -274,7 +274,6 @@ impl<K: Kernel> Machine<K> {
         }
         let mut map = self.map.write();
         self.replaced(&mut map, start, end, changing);
-        self.follow_ended(&mut map);
         drop(map);
         self.catch_up();
     }

@@ -69,7 +69,6 @@ impl<K: Kernel> Machine<K> {
         while let Some(left) = map.remaps.take_left(&call) {
             self.follow_call(&mut map, left, false);
         }
-        self.follow_ended(&mut map);
         // a thread that is inside another call may go on, because a fork waits for that call
         let forks = self.remap_gate.forks() && !map.remaps.has(call.thread);
         let at_once = !call.moves() || K::mistake(Mistake::MovesAtOnce);
@@ -146,13 +145,6 @@ impl<K: Kernel> Machine<K> {
             self.follow_unmap(map, start, end, !done && !K::mistake(Mistake::BelievesUnmaps), Some(call.number));
         }
         map.pending.end_of(call.number);
-    }
-
-    /// Follows the calls of threads that have ended in the middle of them.
-    pub(crate) fn follow_ended(&self, map: &mut Space<K>) {
-        while let Some(call) = map.remaps.take_ended(K::now_ns(), Self::lives) {
-            self.follow_call(map, call, false);
-        }
     }
 
     /// Leaves a new page of a growing mapping to the kernel until the call has returned. When mremap(2) moves a locked mapping and

@@ -50,8 +50,7 @@ impl Remap {
 /// Hardly more threads are in such calls at a time.
 const REMAPS_MAX: usize = 4096;
 
-/// A call that began so long before another of the same thread, in nanoseconds, was left by a jump out of a signal handler. After
-/// this time it is also asked whether its thread still lives.
+/// A call that began so long before another of the same thread, in nanoseconds, was left by a jump out of a signal handler.
 pub(super) const LEFT_NS: u64 = 1_000_000_000;
 
 /// How long others must have waited for a call, in nanoseconds, before it counts as left: its time may have passed while the whole
@@ -74,15 +73,8 @@ impl Remaps {
     /// Removes and returns a call that the thread has left by a long jump, as far as can be told from the next one.
     pub(crate) fn take_left(&mut self, next: &Remap) -> Option<Remap> {
         let is_its = |call: &Remap| call.thread == next.thread && (!call.parts || next.parts);
-        self.take_old(next.since, is_its)
-    }
-    /// Removes and returns a call whose thread has ended, in a signal handler. `now` in nanoseconds. `lives`: whether a thread has
-    /// not ended.
-    pub(crate) fn take_ended(&mut self, now: u64, lives: fn(u32) -> bool) -> Option<Remap> {
-        self.take_old(now, |call| !lives(call.thread))
-    }
-    fn take_old(&mut self, now: u64, is_over: impl Fn(&Remap) -> bool) -> Option<Remap> {
-        let at = self.calls.iter().position(|call| now.saturating_sub(call.since) > LEFT_NS && is_over(call))?;
+        let is_left = |call: &Remap| is_its(call) && next.since.saturating_sub(call.since) > LEFT_NS;
+        let at = self.calls.iter().position(is_left)?;
         Some(self.calls.remove(at))
     }
     /// The call has ended. Returns it: the thread's last one.
@@ -213,17 +205,6 @@ mod tests {
         };
         assert_eq!([left(7, LEFT_NS), left(8, LEFT_NS + 1), left(7, LEFT_NS + 1)], [None, None, Some((10, 11))]);
         assert!(remaps.is_empty());
-    }
-
-    /// A thread ended in a signal handler, in the middle of its munmap. What was mapped there afterwards could never be paged out.
-    #[test]
-    fn a_call_of_a_thread_that_has_ended_is_over() {
-        let mut remaps = Remaps::new();
-        remaps.begin(Remap::new(7, [NOTHING, (10, 11)], 0, false, 0));
-        remaps.begin(Remap::new(8, [NOTHING, (20, 21)], 0, false, 0));
-        let mut ended = |now| remaps.take_ended(now, |thread| thread != 7).map(|call| call.thread);
-        assert_eq!([ended(LEFT_NS), ended(LEFT_NS + 1), ended(LEFT_NS + 1)], [None, Some(7), None]);
-        assert!(!remaps.covers(10) && remaps.covers(20));
     }
 
     #[test]
