@@ -5,6 +5,7 @@
  *   start    memory is mapped from the same address on as what was unmapped, and other memory is moved onto that
  *   grown    locked memory grows to where memory was unmapped
  *   sealed   a shrinking mremap is refused because of a sealed page, after the kernel has reported what it would unmap
+ *   fork     a signal handler forks in the middle of a call that replaces memory by a shared mapping
  *
  * Ends with "right", or says what was wrong. */
 #define _GNU_SOURCE
@@ -16,6 +17,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, MIB = 1 << 20, LEN = 4 * MIB, MSEAL = 462, FIXED = MREMAP_MAYMOVE | MREMAP_FIXED };
@@ -162,9 +165,44 @@ static int sealed(int *bad) {
     return 1;
 }
 
+static volatile pid_t forked_child;
+
+static void fork_once(int signal) {
+    (void)signal;
+    if (!forked_child) forked_child = fork();
+}
+
+/* The child did not know of the call. It wrote old content to the mapping, where its parent found it. */
+static int fork_inside(int *bad) {
+    enum { ROUNDS = 40, SHARED = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED };
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2};
+    timer_t timer;
+    must(!timer_create(CLOCK_MONOTONIC, &event, &timer), "timer_create");
+    must(!sigaction(SIGUSR2, &(struct sigaction){.sa_handler = fork_once}, NULL), "sigaction");
+    for (int round = 0; round < ROUNDS; round++) {
+        unsigned char *at = map_at(NULL, LEN, 0);
+        fill(at, LEN, 3);
+        press();
+        pid_t me = getpid();
+        forked_child = 0;
+        struct itimerspec soon = {.it_value.tv_nsec = 2000 + round * 3137 % 120000};
+        must(!timer_settime(timer, 0, &soon, NULL), "timer_settime");
+        must(mmap(at, LEN, PROT_READ | PROT_WRITE, SHARED, -1, 0) == at, "mmap");
+        while (me == getpid() && !forked_child) {}
+        int old = 0, status;
+        for (size_t i = 0; i < LEN; i += PAGE) old += at[i] != 0;
+        if (me != getpid()) _exit(old > 0);
+        must(waitpid(forked_child, &status, 0) == forked_child, "waitpid");
+        *bad += old + (status != 0);
+        munmap(at, LEN);
+    }
+    return 1;
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
-    int (*run)(int *) = !strcmp(name, "halves") ? halves : !strcmp(name, "start") ? start : !strcmp(name, "grown") ? grown : sealed;
+    int (*run)(int *) = !strcmp(name, "halves") ? halves : !strcmp(name, "start") ? start : !strcmp(name, "grown") ? grown
+               : !strcmp(name, "fork") ? fork_inside : sealed;
     must(!sigaction(SIGUSR1, &(struct sigaction){.sa_handler = hold}, NULL), "sigaction");
     int bad = 0, held = 0;
     for (int round = 0; round < 50 && !held; round++) held = run(&bad);

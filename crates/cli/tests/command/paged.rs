@@ -157,7 +157,7 @@ fn corners_of_the_address_space() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Four bugs, each of which lost content or showed old content, when a thread had unmapped memory and its report was put aside, or
+/// Five bugs, each of which lost content or showed old content, when a thread had unmapped memory and its report was put aside, or
 /// when the kernel refused a call after such a report.
 #[test]
 fn what_comes_to_an_unmapped_place_is_as_it_came() {
@@ -167,7 +167,7 @@ fn what_comes_to_an_unmapped_place_is_as_it_came() {
     let dir = place("unmaps");
     let program = build(&dir, "unmaps.c");
     let swap = swap_option(&dir, "");
-    for case in ["halves", "start", "grown", "sealed"] {
+    for case in ["halves", "start", "grown", "sealed", "fork"] {
         let r = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &[case]);
         assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{case}: {:?}", r.output);
         no_swap_file_left(&dir);
