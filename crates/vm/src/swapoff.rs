@@ -353,7 +353,7 @@ impl<P: Pager> Vm<P> {
         if taken == 0 {
             return None;
         }
-        Some(PageIn { parks: true, ..self.begin_read(first, slot, span, wants) })
+        Some(PageIn { parks: true, leaves: true, ..self.begin_read(first, slot, span, wants) })
     }
 
     /// The tag of page `i` of a run, if it is still stored in its slot of the run.
