@@ -200,9 +200,14 @@ static int fork_inside(int *bad) {
 }
 
 int main(int argc, char **argv) {
-    const char *name = argc > 1 ? argv[1] : "";
-    int (*run)(int *) = !strcmp(name, "halves") ? halves : !strcmp(name, "start") ? start : !strcmp(name, "grown") ? grown
-               : !strcmp(name, "fork") ? fork_inside : sealed;
+    static const struct {
+        const char *name;
+        int (*run)(int *);
+    } cases[] = {{"halves", halves}, {"start", start}, {"grown", grown}, {"sealed", sealed}, {"fork", fork_inside}};
+    int (*run)(int *) = NULL;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (argc > 1 && !strcmp(argv[1], cases[i].name)) run = cases[i].run;
+    must(run != NULL, "no such case");
     must(!sigaction(SIGUSR1, &(struct sigaction){.sa_handler = hold}, NULL), "sigaction");
     int bad = 0, held = 0;
     for (int round = 0; round < 50 && !held; round++) held = run(&bad);

@@ -88,24 +88,16 @@ struct Alike {
 /// One call rarely covers more. The list is on the program's stack.
 const ALIKE_MAX: usize = 32;
 
-/// The several calls that an mremap is made of; see [`in_parts`].
-struct InParts<H: Hook>(H);
-
-impl<H: Hook> Drop for InParts<H> {
-    fn drop(&mut self) {
-        self.0.run(|hook| hook.machine().end_parts());
-    }
-}
-
 /// See [`Hook::whole_call`].
 pub struct WholeCall<H: Hook> {
-    _parts: InParts<H>,
-    mask: u64,
     hook: H,
+    /// The signal mask from before.
+    mask: u64,
 }
 
 impl<H: Hook> Drop for WholeCall<H> {
     fn drop(&mut self) {
+        self.hook.run_held(|hook| hook.machine().end_parts());
         self.hook.let_signals(self.mask);
     }
 }
@@ -199,16 +191,13 @@ pub trait Hook: Copy {
                 let managed = hook.machine().begin_remap(ranges, grows);
                 (Announced { native, managed: managed == Some(true), mask }, managed.is_some())
             });
-            if may {
-                if !announced.follows() {
-                    self.let_signals(mask);
-                }
-                return announced;
-            }
-            self.end_remap(announced, false); // the call may not begin yet
             if !announced.follows() {
                 self.let_signals(mask);
             }
+            if may {
+                return announced;
+            }
+            self.end_remap(announced, false); // the call may not begin yet
             self.machine().await_others();
         }
     }
@@ -235,11 +224,17 @@ pub trait Hook: Copy {
         }
     }
 
-    /// No fork happens until the result is dropped: not by another thread, which waits, nor by a signal handler of this one.
-    /// For a call on memory of which no event tells.
+    /// No fork happens until the result is dropped: not by another thread, which waits, nor by a signal handler of this one. For
+    /// calls that count as one, and for those on memory of which no event tells.
     fn whole_call(self) -> WholeCall<Self> {
-        let parts = in_parts(self);
-        WholeCall { _parts: parts, mask: self.hold_signals(), hook: self }
+        loop {
+            let mask = self.hold_signals();
+            if self.run_held(|hook| hook.machine().begin_parts()) {
+                return WholeCall { hook: self, mask };
+            }
+            self.let_signals(mask);
+            self.machine().await_others();
+        }
     }
 
     /// munmap(2).
@@ -313,14 +308,6 @@ pub trait Hook: Copy {
     }
 }
 
-/// Makes all that follows count as one call, also for a fork, until the result is dropped.
-fn in_parts<H: Hook>(hook: H) -> InParts<H> {
-    while !hook.run(|hook| hook.machine().begin_parts()) {
-        hook.machine().await_others();
-    }
-    InParts(hook)
-}
-
 /// The part of the first mapping in `start..end` that lies in there. `None` also if the mappings cannot be listed (RLIMIT_NOFILE).
 fn mapping<H: Hook>(hook: H, start: usize, end: usize) -> Option<(usize, usize)> {
     hook.run(move |_| {
@@ -366,7 +353,7 @@ fn alike<H: Hook>(hook: H, start: usize, end: usize) -> Option<Alike> {
 /// one.
 fn move_each<H: Hook>(hook: H, call: Mremap) -> isize {
     let (old, end) = (call.old, call.old + up(call.old_len));
-    let (mut at, mut moved, _parts) = (old, false, in_parts(hook));
+    let (mut at, mut moved, _whole) = (old, false, hook.whole_call());
     while at < end {
         let Some((start, until)) = mapping(hook, at, end) else { break };
         if start == old && until == end {
@@ -396,7 +383,7 @@ fn move_alike<H: Hook>(hook: H, call: Mremap) -> isize {
     let Some(alike) = alike(hook, old, end).filter(|alike| alike.count > 1) else { return REFUSED };
     let starts = &alike.starts[..alike.count];
     let (fixed, left_empty) = (flags & FIXED != 0, flags & LEAVES != 0);
-    let _parts = in_parts(hook);
+    let _whole = hook.whole_call();
     if !fixed && !left_empty {
         let last = starts[starts.len() - 1];
         let r = hook.mremap(Mremap { old: last, old_len: end - last, new_len: old + new_len - last, flags: 0, new: 0 });
