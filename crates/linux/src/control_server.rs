@@ -16,7 +16,7 @@ use crate::io::Engine;
 use crate::machine::Machine;
 use crate::same_cpu::Stays;
 use crate::swap_file::SwapFiles;
-use crate::swapoff::{self, State, Worker};
+use crate::swapoff::{self, State, Unreadable, Worker};
 use crate::sys::{self, Errno, Fd, futex_wait, sys};
 use core::fmt::Write;
 use core::mem::size_of;
@@ -168,9 +168,10 @@ pub fn serve(machine: &Machine, engine: Engine, listener: Option<&Listener>, fol
     }
 }
 
-/// Begins a swapoff of a device that has failed too often, if there is one. If there is no room for its pages, they stay.
+/// Begins a swapoff of a device that has failed too often, if there is one. If there is no room for its pages, or
+/// they cannot be read, they stay.
 fn failed_device(machine: &Machine, engine: Engine) -> Option<Job> {
-    let worker = Worker::new(machine, engine, machine.failed_devices.take()?).ok()?;
+    let worker = Worker::new(machine, engine, machine.failed_devices.take()?, Unreadable::Stay).ok()?;
     Some(Job { client: None, worker, told: 0 })
 }
 
@@ -273,7 +274,7 @@ fn answer(
             let Some(device) = devices::find(machine, name) else {
                 return refuse(client, format_args!("this process has no such swap device; `overspill swaps` shows those it has"));
             };
-            match Worker::new(machine, engine, device) {
+            match Worker::new(machine, engine, device, Unreadable::Lost) {
                 Ok(worker) => {
                     *job = Some(Job { client: Some(index), worker, told: now });
                     true

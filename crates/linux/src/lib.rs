@@ -100,7 +100,7 @@ pub mod compressed {
 
 /// swapoff, on Linux.
 pub mod swapoff {
-    pub use overspill_machine::swapoff::{BeginError, Failure, State};
+    pub use overspill_machine::swapoff::{BeginError, Failure, State, Unreadable};
 
     /// [`overspill_machine::swapoff::Worker`].
     pub type Worker = overspill_machine::swapoff::Worker<crate::kernel::Linux>;

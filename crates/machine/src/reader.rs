@@ -103,6 +103,8 @@ pub struct After {
     pub next: Option<Read>,
     /// Pages that were lost.
     pub lost: u32,
+    /// Pages that could not be read, and stay where they are.
+    pub unread: u32,
     /// The address of the page that a thread waits for, if the kernel has refused to fill it. It is parked, and nobody was woken.
     refused: Option<usize>,
 }
@@ -246,6 +248,8 @@ unsafe fn place<K: Kernel>(
     }
     drop(core);
     let lost = (0..op.count).filter(lost).count() as u32;
+    let is_unread = |i: &u32| matches!(read.of(*i), IoResult::Io(_)) && places[*i as usize] == Destination::Discard;
+    let unread = (0..op.count).filter(|i| op.wants(*i) && is_unread(i)).count() as u32;
     let touched = op.touched().map(addr_of);
     let (mut wake, mut refused_touch) = (false, false);
     let mut filled = [Filled::No; CLUSTER_PAGES_MAX];
@@ -312,7 +316,7 @@ unsafe fn place<K: Kernel>(
     if home.is_some_and(|home| home.tags) {
         machine.arrivals.announce(); // a flush may wait for these pages
     }
-    After { next, lost, refused }
+    After { next, lost, unread, refused }
 }
 
 /// Gets a single page from other processes that have read it, if possible, and checks it.

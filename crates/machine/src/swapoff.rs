@@ -34,7 +34,7 @@ use crate::space::Read;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
-use overspill_vm::{CLUSTER_PAGES_MAX, Copies, MoveRun, PageIn, PageOut, Swapoff, SwapoffRefusal, SwapoffStep};
+use overspill_vm::{CLUSTER_PAGES_MAX, Copies, MoveRun, PageIn, PageOut, RunArrived, Swapoff, SwapoffRefusal, SwapoffStep};
 
 /// Runs under way at a time.
 const FLIGHTS: usize = 4;
@@ -61,6 +61,8 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 /// processor time for the swapoff, there is none for the page daemon either, which makes room. An idle page daemon tries a full
 /// device every 500 ms.
 const TOLD_NS: u64 = 500_000_000;
+/// How long it waits after a read has failed, in nanoseconds: perhaps the device recovers.
+const UNREAD_NS: u64 = 20_000_000;
 /// How long the daemon may take to make room for the buffers, in nanoseconds.
 const BUFFERS_NS: u64 = 1_000_000_000;
 
@@ -124,6 +126,17 @@ pub enum Failure {
     NoRoom,
     /// Writes to the other devices kept failing, or the devices refused the pages.
     Refused,
+    /// Some pages of the device could not be read.
+    Unread,
+}
+
+/// What becomes of pages that have not been readable for ten seconds, in which no page left the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unreadable {
+    /// They are lost, since the device is wanted elsewhere.
+    Lost,
+    /// They stay, and so does the device: it was only to be spared.
+    Stay,
 }
 
 impl core::fmt::Display for Failure {
@@ -136,6 +149,7 @@ impl core::fmt::Display for Failure {
             Failure::Refused => {
                 "the other swap devices have taken no page for ten seconds, so the device is in use as before: see their errors in `overspill swaps`"
             }
+            Failure::Unread => "the device could not be read for ten seconds, so it stays in use with the pages that are left on it",
         })
     }
 }
@@ -200,6 +214,7 @@ pub struct Worker<K: Kernel> {
     start: u64,
     /// The trouble of this step, if any, and the time of the last report of trouble.
     trouble: Option<Failure>,
+    unreadable: Unreadable,
     told_at: u64,
     /// How long there has been trouble without a page leaving the device, in nanoseconds.
     waited_ns: u64,
@@ -233,15 +248,15 @@ impl<K: Kernel> Worker<K> {
     ///
     /// # Errors
     /// [`BeginError`]; nothing is changed then.
-    pub fn new(machine: &Machine<K>, engine: K::Engine, device: DeviceId) -> Result<Self, BeginError> {
-        Self::with(K::io(engine, TRANSFERS_MAX).map_err(BeginError::Resources)?, machine, device)
+    pub fn new(machine: &Machine<K>, engine: K::Engine, device: DeviceId, unreadable: Unreadable) -> Result<Self, BeginError> {
+        Self::with(K::io(engine, TRANSFERS_MAX).map_err(BeginError::Resources)?, machine, device, unreadable)
     }
 
     /// The same with this I/O. => it is for [`TRANSFERS_MAX`] transfers at a time, and has none under way
     ///
     /// # Errors
     /// As [`Worker::new`].
-    pub fn with(io: K::Io, machine: &Machine<K>, device: DeviceId) -> Result<Self, BeginError> {
+    pub fn with(io: K::Io, machine: &Machine<K>, device: DeviceId, unreadable: Unreadable) -> Result<Self, BeginError> {
         let (limit, free_low) = {
             let core = machine.core.lock();
             (core.vm.limit(), core.vm.free_low())
@@ -287,6 +302,7 @@ impl<K: Kernel> Worker<K> {
             progress,
             start,
             trouble: None,
+            unreadable,
             told_at: start,
             waited_ns: 0,
             ended: None,
@@ -327,6 +343,10 @@ impl<K: Kernel> Worker<K> {
         if let Some(end) = self.ended {
             return end; // the core would say that it was cancelled, and its device may have a successor with the same number
         }
+        if self.trouble == Some(Failure::Unread) {
+            self.pause(UNREAD_NS);
+            return self.watch(machine);
+        }
         if machine.freeze.is_on() {
             match self.in_flight {
                 0 => machine.freeze.wait(WAIT_NS),
@@ -350,7 +370,7 @@ impl<K: Kernel> Worker<K> {
                 break; // runs from memory end as soon as they begin, and the caller has others to answer
             }
             let Some(_swapping) = machine.swapping.try_lock() else {
-                self.pause(); // a fork, or a device is being added
+                self.pause(WAIT_NS); // a fork, or a device is being added
                 break;
             };
             let map = machine.map.read();
@@ -384,7 +404,7 @@ impl<K: Kernel> Worker<K> {
                         self.trouble = Some(Failure::NoRoom);
                         machine.ring_daemon();
                     }
-                    self.pause();
+                    self.pause(WAIT_NS);
                     break;
                 }
                 SwapoffStep::Done => {
@@ -397,7 +417,7 @@ impl<K: Kernel> Worker<K> {
             }
         }
         if allowed > 0 && self.in_flight >= allowed {
-            self.pause();
+            self.pause(WAIT_NS);
         }
         self.watch(machine)
     }
@@ -413,8 +433,8 @@ impl<K: Kernel> Worker<K> {
         }
     }
 
-    fn pause(&mut self) {
-        if self.in_flight > 0 { self.io.wait(Some(WAIT_NS)) } else { K::sleep_ns(WAIT_NS) }
+    fn pause(&mut self, ns: u64) {
+        if self.in_flight > 0 { self.io.wait(Some(ns)) } else { K::sleep_ns(ns) }
     }
 
     fn end_as(&mut self, state: State) -> State {
@@ -422,7 +442,7 @@ impl<K: Kernel> Worker<K> {
         state
     }
 
-    /// Gives up if there has been trouble for long, and no page moved.
+    /// Gives up if there has been trouble for long, and no page moved: the swapoff, or the pages that cannot be read.
     fn watch(&mut self, machine: &Machine<K>) -> State {
         let left = {
             let core = machine.core.lock();
@@ -435,7 +455,14 @@ impl<K: Kernel> Worker<K> {
         let Some(trouble) = self.trouble.take().or(waits) else { return State::Busy };
         let now = K::now_ns();
         self.waited_ns += (now - core::mem::replace(&mut self.told_at, now)).min(TOLD_NS);
-        if self.waited_ns > PATIENCE_NS { State::Failed(trouble) } else { State::Busy }
+        if self.waited_ns <= PATIENCE_NS {
+            return State::Busy;
+        }
+        if (trouble, self.unreadable) == (Failure::Unread, Unreadable::Lost) {
+            self.off.give_up_unreadable();
+            return State::Busy;
+        }
+        State::Failed(trouble)
     }
 
     /// Ends it: cancels the rest, waits for I/O in flight, and gives the buffers back.
@@ -503,8 +530,9 @@ impl<K: Kernel> Worker<K> {
                 let after =
                     unsafe { reader::arrived(machine, &read, self.buffer(at, 0), since, done.result, |_, next| Some(next)) };
                 assert!(after.next.is_none(), "such a read belongs to no stream");
-                self.progress.memory_pages += u64::from(op.wanted.count_ones() - after.lost);
+                self.progress.memory_pages += u64::from(op.wanted.count_ones() - after.lost - after.unread);
                 self.progress.lost_pages += u64::from(after.lost);
+                self.note_unread(after.unread);
             }
             Flight::Read { run, fd, since } => self.arrived(machine, at, (run, fd), since, done),
             Flight::Write { run, since, left, slots, pages } => {
@@ -555,27 +583,29 @@ impl<K: Kernel> Worker<K> {
             run.wanted &= !unseen;
         }
         let right = &self.table(flight).right;
-        let mut lost = 0u128;
-        let good = {
+        let RunArrived { good, lost, unread } = {
             let map = machine.map.read();
             let mut core = machine.core.lock();
             reader::count_io(machine, &mut core, run.location.device, false, run.count, since, arrived.worth(damaged));
-            let good = core.vm.swapoff_arrived(&run, |i, expected| {
-                let outcome = match arrived.of(i) {
-                    IoResult::Ok if right[i as usize] != Some(expected) => IoResult::Corrupt,
-                    outcome => outcome,
-                };
-                lost |= u128::from(outcome != IoResult::Ok) << i;
-                outcome
+            let pages = core.vm.swapoff_arrived(&run, |i, expected| match arrived.of(i) {
+                IoResult::Ok if right[i as usize] != Some(expected) => IoResult::Corrupt,
+                outcome => outcome,
             });
-            if lost != 0 {
-                let first = lost.trailing_zeros();
+            if pages.lost != 0 {
+                let first = pages.lost.trailing_zeros();
                 machine.note_loss(&map, run.page(first), run.location.plus(first), arrived.of(first));
             }
-            good
+            pages
         };
         self.progress.lost_pages += u64::from(lost.count_ones());
+        self.note_unread(unread.count_ones());
         self.write(machine, flight, run, good);
+    }
+
+    fn note_unread(&mut self, pages: u32) {
+        if pages > 0 && self.trouble.is_none() {
+            self.trouble = Some(Failure::Unread);
+        }
     }
 
     /// Writes pages of a run that was read, as many as there are consecutive slots for.

@@ -12,7 +12,7 @@ use overspill_linux::io::Io;
 use overspill_linux::setup;
 use overspill_linux::signature;
 use overspill_linux::swap_file::SwapFiles;
-use overspill_linux::swapoff::{BeginError, State, Worker};
+use overspill_linux::swapoff::{BeginError, State, Unreadable, Worker};
 use overspill_vm::types::DeviceId;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -42,9 +42,9 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn begin(shared: &'a Shared, device: DeviceId) -> Result<Running<'a>, BeginError> {
+    fn begin(shared: &'a Shared, device: DeviceId, unreadable: Unreadable) -> Result<Running<'a>, BeginError> {
         let _quiet = Quiet::new();
-        let worker = Some(Worker::with(Io::lent(shared.engine), &shared.machine, device)?);
+        let worker = Some(Worker::with(Io::lent(shared.engine), &shared.machine, device, unreadable)?);
         Ok(Running { shared, worker, process: std::process::id() })
     }
 
@@ -89,7 +89,8 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Empties devices that have failed too often, until the pager shuts down. Pages that find no room stay: perhaps they can be read.
+/// Empties devices that have failed too often, until the pager shuts down. Pages that find no room stay, and those that cannot
+/// be read: perhaps the device recovers.
 pub fn empty_failing(shared: &Shared) {
     let machine = &shared.machine;
     let ends = || machine.shutdown.has_begun();
@@ -97,7 +98,7 @@ pub fn empty_failing(shared: &Shared) {
         machine.failed_devices.wait();
         let _turn = shared.swapoff.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = machine.failed_devices.take()
-            && let Ok(mut running) = Running::begin(shared, device)
+            && let Ok(mut running) = Running::begin(shared, device, Unreadable::Stay)
         {
             while running.step() == State::Busy && !ends() {}
         }
@@ -177,7 +178,7 @@ impl Pager {
             devices::find(machine, name.as_bytes())
         };
         let device = device.ok_or_else(|| fail(&"the pager has no such swap device; look at the list of its devices"))?;
-        let mut running = Running::begin(shared, device).map_err(|why| fail(&why))?;
+        let mut running = Running::begin(shared, device, Unreadable::Lost).map_err(|why| fail(&why))?;
         let mut told = Instant::now();
         loop {
             match running.step() {

@@ -7,7 +7,7 @@ use overspill_machine::Machine;
 use overspill_machine::compressed::Compressed;
 use overspill_machine::devices::{self, Backing};
 use overspill_machine::files::DEVICES_MAX;
-use overspill_machine::swapoff::{BeginError, Failure, State, Worker};
+use overspill_machine::swapoff::{BeginError, Failure, State, Unreadable, Worker};
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched::{self, Timeout};
 use overspill_store::packing::Algorithm;
@@ -78,7 +78,7 @@ impl<'a> Control<'a> {
                 }
             }
             if let Some(device) = self.machine.failed_devices.take() {
-                self.swapoff(device);
+                self.swapoff(device, Unreadable::Stay);
             } else if own.len() < 2 || own.len() < 4 && self.rng.below(2) == 0 {
                 let (least, most) = self.habits.lengths;
                 let pages = least + self.rng.below(most - least);
@@ -90,7 +90,7 @@ impl<'a> Control<'a> {
                 match pool {
                     // it stays longer, so that it gets full
                     Some(pool) if self.rng.below(8) > 0 => self.resize(&pool),
-                    _ => self.swapoff(device),
+                    _ => self.swapoff(device, Unreadable::Lost),
                 }
             }
         }
@@ -165,12 +165,12 @@ impl<'a> Control<'a> {
         assert!(added.is_ok() || self.own().len() == DEVICES_MAX, "{added:?}");
     }
 
-    fn swapoff(&mut self, device: DeviceId) {
+    fn swapoff(&mut self, device: DeviceId, unreadable: Unreadable) {
         let fits = self.fits(device);
         if !fits && self.rng.below(1000) >= self.habits.bold {
             return;
         }
-        let mut worker = match Worker::new(self.machine, (), device) {
+        let mut worker = match Worker::new(self.machine, (), device, unreadable) {
             Ok(worker) => worker,
             // (another device may have answered ENOSPC meanwhile)
             Err(BeginError::Refused(SwapoffRefusal::NoRoom { .. })) if !fits || !self.fits(device) => return,

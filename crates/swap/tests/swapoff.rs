@@ -89,7 +89,7 @@ fn next_move(vm: &mut Core, off: &mut Swapoff) -> MoveRun {
 
 fn arrived(vm: &mut Core, run: &MoveRun, version: u64) -> u128 {
     let tag = |i| Tag::of(run.page(i).index() + version);
-    vm.swapoff_arrived(run, |i, expected| if expected == tag(i) { IoResult::Ok } else { IoResult::Corrupt })
+    vm.swapoff_arrived(run, |i, expected| if expected == tag(i) { IoResult::Ok } else { IoResult::Corrupt }).good
 }
 
 /// Writes the pages of a run to their new slots.

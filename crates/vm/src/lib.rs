@@ -62,5 +62,5 @@ pub use page_table::OBJECT_PAGES_MAX;
 pub use policies::{AtWork, POLICIES_MAX};
 pub use pool_size::Compressibility;
 pub use status::PolicyCounts;
-pub use swapoff::{COUNTED_FRAMES, Copies, MoveRun, Swapoff, SwapoffRefusal, SwapoffStep};
+pub use swapoff::{COUNTED_FRAMES, Copies, MoveRun, RunArrived, Swapoff, SwapoffRefusal, SwapoffStep};
 pub use vm::{Decision, Vm};

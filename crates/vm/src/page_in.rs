@@ -57,8 +57,8 @@ pub struct PageIn {
     pub(crate) trigger: Option<u32>,
     /// Nobody asked for its pages (their device leaves, or one of them is a sample): they are left parked.
     pub(crate) parks: bool,
-    /// Their device leaves: what cannot be read now can never be read.
-    pub(crate) leaves: bool,
+    /// Their device leaves, and those that cannot be read are given up.
+    pub(crate) gives_up: bool,
     /// It ended before its window did, so there may be [`Vm::read_more`].
     pub(crate) has_rest: bool,
     /// Tells it from all others in flight.
@@ -84,7 +84,7 @@ impl PageIn {
             written: false,
             trigger: None,
             parks: false,
-            leaves: false,
+            gives_up: false,
             has_rest: false,
             read,
             stream: None,
@@ -494,7 +494,7 @@ impl<P: Pager> Vm<P> {
                 IoResult::Ok if op.parks && !word.wanted() && !word.wired() => Destination::Park(word.frame()),
                 IoResult::Ok => Destination::Map,
                 // nobody has touched it, and by then the file may have grown, or the device be well
-                IoResult::Beyond | IoResult::Io(_) if !op.leaves && !word.wanted() && op.touched() != Some(i) => {
+                IoResult::Beyond | IoResult::Io(_) if !op.gives_up && !word.wanted() && op.touched() != Some(i) => {
                     let frame = word.frame();
                     self.table.set(page, word.not_filled());
                     self.give_frame(frame);

@@ -35,7 +35,8 @@
 //! keep the device: the child has the file open itself, so the file lives as long as a process reads it. In the child the device is
 //! an inherited one, and a swapoff of the child's own takes it off in the same way. A swapoff is not inherited.
 //!
-//! A page that cannot be read is lost, here as in a fault, and counted. (The machine retries first, if that makes sense.)
+//! A page that cannot be read stays at first, and the next pass reads it again: perhaps the device recovers. When the machine has
+//! waited long enough, it has such pages lost ([`Swapoff::give_up_unreadable`]) or cancels. A damaged page is lost at once.
 //!
 //! Source: FreeBSD `swap_pager_swapoff_object` and its review D13545 (runs instead of single pages); Linux `try_to_unuse` (page
 //! by page, counts to zero); read, not copied. Device to device without memory in between is our own.
@@ -58,6 +59,8 @@ pub struct Swapoff {
     found: bool,
     /// The last pass moved nothing, because the other devices failed or refused the pages: this one brings pages into memory.
     to_memory: bool,
+    /// What cannot be read is lost.
+    gives_up: bool,
     /// Pages stored on the device when this pass began.
     left: u64,
     pages: u64,
@@ -73,6 +76,10 @@ impl Swapoff {
     /// Forgets that other devices have refused pages, so that these are offered again. (For tests: it may never end.)
     pub fn forget_refusals(&mut self) {
         self.to_memory = false;
+    }
+    /// From now on pages that cannot be read are lost. Until then they stay where they are: the device may recover.
+    pub fn give_up_unreadable(&mut self) {
+        self.gives_up = true;
     }
     /// Pages that were stored there at the beginning, in pages. [`Pager::device_use`] says how many are left.
     pub fn pages(&self) -> u64 {
@@ -146,6 +153,18 @@ pub struct MoveRun {
     /// clears those of pages that it could not check.
     pub wanted: u128,
     leave: u32,
+    gives_up: bool,
+}
+
+/// What became of the pages of a run that was read, a bit for each as in [`MoveRun::wanted`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RunArrived {
+    /// To be written elsewhere.
+    pub good: u128,
+    /// Lost: they are damaged, or unreadable ones are given up.
+    pub lost: u128,
+    /// They could not be read, and stay where they are.
+    pub unread: u128,
 }
 
 impl MoveRun {
@@ -202,6 +221,7 @@ impl<P: Pager> Vm<P> {
             at: PageId::new(ObjectId(0), 0),
             found: false,
             to_memory: false,
+            gives_up: false,
             left: u64::MAX,
             pages: stored,
             write_errors: self.write_errors(),
@@ -263,13 +283,13 @@ impl<P: Pager> Vm<P> {
             self.moving += 1;
             self.pager.read_begun(slot);
             let location = self.pager.locate(slot);
-            return SwapoffStep::Move(MoveRun { first, slot, location, count, wanted, leave: off.leave });
+            return SwapoffStep::Move(MoveRun { first, slot, location, count, wanted, leave: off.leave, gives_up: off.gives_up });
         }
         match self.bring_in(first, slot, count, wanted) {
             Some(op) => {
                 off.found = true;
                 off.at = PageId::from_raw(first.raw() + op.count as u64);
-                SwapoffStep::PageIn(op)
+                SwapoffStep::PageIn(PageIn { gives_up: off.gives_up, ..op })
             }
             // writes under way make room, unless they only repeat writes that have failed
             None if !self.is_quiescent() && self.write_errors() == off.write_errors => SwapoffStep::Wait,
@@ -353,7 +373,7 @@ impl<P: Pager> Vm<P> {
         if taken == 0 {
             return None;
         }
-        Some(PageIn { parks: true, leaves: true, ..self.begin_read(first, slot, span, wants) })
+        Some(PageIn { parks: true, ..self.begin_read(first, slot, span, wants) })
     }
 
     /// The tag of page `i` of a run, if it is still stored in its slot of the run.
@@ -362,17 +382,16 @@ impl<P: Pager> Vm<P> {
     }
 
     /// A run has been read. `result(i, expected)` returns the outcome of each page that is still there, having compared its content
-    /// with `expected`. Returns the pages to be written elsewhere, as in [`MoveRun::wanted`]. The contents of the others are not
-    /// needed.
+    /// with `expected`. The contents of pages that are not to be written elsewhere are not needed.
     ///
     /// Then [`Vm::launder_slots`] and [`Vm::swapoff_written`] until all are written or there are no slots, and
     /// [`Vm::swapoff_moved`].
-    pub fn swapoff_arrived(&mut self, run: &MoveRun, mut result: impl FnMut(u32, Tag) -> IoResult) -> u128 {
+    pub fn swapoff_arrived(&mut self, run: &MoveRun, mut result: impl FnMut(u32, Tag) -> IoResult) -> RunArrived {
         self.pager.read_ended(run.slot);
         if self.pager.leaving(run.location.device) != Some(run.leave) {
-            return 0;
+            return RunArrived::default();
         }
-        let mut good = 0;
+        let mut arrived = RunArrived::default();
         for i in (0..run.count).filter(|i| run.wanted >> i & 1 == 1) {
             let page = run.page(i);
             let Some((_, expected)) = self.pager.stored(page).filter(|(slot, _)| *slot == run.slot_of(i)) else { continue };
@@ -385,7 +404,8 @@ impl<P: Pager> Vm<P> {
                 continue; // it is coming in
             }
             match result(i, expected) {
-                IoResult::Ok => good |= 1 << i,
+                IoResult::Ok => arrived.good |= 1 << i,
+                IoResult::Io(_) if !run.gives_up => arrived.unread |= 1 << i,
                 outcome => {
                     if outcome == IoResult::Corrupt {
                         self.counters.corrupt_pages.add(1);
@@ -393,10 +413,11 @@ impl<P: Pager> Vm<P> {
                     self.counters.read_errors.add(1);
                     self.table.set(page, word.lost());
                     self.pager.release(page);
+                    arrived.lost |= 1 << i;
                 }
             }
         }
-        good
+        arrived
     }
 
     /// Page `i` of a run, which had the tag `old`, has been written to `to` with the tag `new` (the same, unless it was sealed or

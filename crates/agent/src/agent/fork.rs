@@ -24,7 +24,7 @@ use overspill_linux::family::shares::MemberId;
 use overspill_linux::machine::{Core, Delivery, Forked, Frozen, Space};
 use overspill_linux::setup::{self, DEVICES_MAX};
 use overspill_linux::swap_file::SwapFiles;
-use overspill_linux::swapoff::{State, Worker};
+use overspill_linux::swapoff::{State, Unreadable, Worker};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT};
@@ -230,7 +230,7 @@ impl Agent {
             }
             devices.iter().filter(|id| devices.is_inherited(*id)).min_by_key(stored)
         };
-        let worker = least.and_then(|id| Worker::new(self.machine, self.engine, id).ok());
+        let worker = least.and_then(|id| Worker::new(self.machine, self.engine, id, Unreadable::Lost).ok());
         let Some(mut worker) = worker else { return };
         // A fork that holds the lock may need this thread for its next request, so this does not wait for it.
         let mut free = sys::now_ns();
