@@ -114,6 +114,9 @@ pub struct Daemon<K: Kernel, S = ()> {
     freed_before: u64,
     /// Why a write failed; forgotten when a frame comes free.
     trouble: Option<Trouble>,
+    /// Failed writes to swap in a row, and until when it rests after the last one.
+    failures: u32,
+    rests_until: u64,
     give_back: GiveBack,
     /// When it began to work, when it last offered its CPU, and whether the host knows that it works for long.
     since: u64,
@@ -193,6 +196,8 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             asked_at: 0,
             freed_before: 0,
             trouble: None,
+            failures: 0,
+            rests_until: 0,
             give_back: GiveBack::default(),
             since: K::now_ns(),
             offered: 0,

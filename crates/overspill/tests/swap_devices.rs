@@ -406,3 +406,29 @@ fn a_swapoff_waits_ten_seconds_for_its_disk() {
         assert_eq!((lost(&mut region) as u64, progress.lost_pages > 0), (progress.lost_pages, !returns), "{progress:?}");
     }
 }
+
+/// With some frames free, the page daemon wrote again as soon as a write had failed: 80,000 times a second.
+#[test]
+fn the_page_daemon_rests_while_a_disk_refuses_writes() {
+    let places = Places::new("refuses");
+    let dir = places.dir("disk");
+    for pager in pagers(BUDGET, DeviceSpec::file(&dir)) {
+        let mut full = numbered(&pager);
+        let mut region = pager.region(BUDGET as usize).expect("a region");
+        let errors = || device(&pager, &dir).expect("its device").figures.write_errors;
+        let away = Away::new(&places);
+        let mut pages = region.chunks_mut(PAGE);
+        while errors() == 0 {
+            pages.next().expect("a write has failed")[0] = 1;
+            std::thread::sleep(Duration::from_micros(200)); // some frames are to be free in the end
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let before = errors();
+        std::thread::sleep(Duration::from_secs(1));
+        let failed = errors() - before;
+        drop(away);
+        assert!((1..200).contains(&failed), "{failed} writes have failed in a second");
+        pages.for_each(|page| page[0] = 1);
+        assert_eq!(lost(&mut full), 0);
+    }
+}

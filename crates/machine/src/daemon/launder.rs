@@ -24,6 +24,9 @@ const WRITE_PAGES: usize = 64;
 /// Writes in flight.
 pub(super) const WRITES_MAX: usize = 12;
 
+/// After so many failed writes to swap in a row it rests before each further one.
+const FAILURES_MAX: u32 = 8;
+
 /// How long to wait for one of them at a time, in nanoseconds, when a file's pages lie scattered.
 const WAIT_NS: u64 = 500_000;
 
@@ -114,6 +117,11 @@ impl<K: Kernel, S> Daemon<K, S> {
         let free = || (0..self.swap_writes).filter(|slot| !self.writes[*slot].busy);
         let with_buffer = free().filter(|slot| self.buffers_needed(machine, *slot, pages) <= available).count();
         if free().count() >= 2 { pages * with_buffer.min(2) as u32 } else { 0 }
+    }
+
+    /// Whether no device has taken a write lately. While some frames are free, nothing else ends the next attempt.
+    fn is_refused(&self) -> bool {
+        self.failures >= FAILURES_MAX && K::now_ns() < self.rests_until
     }
 
     /// Pages that must be charged before this write's buffer has so many.
@@ -230,9 +238,10 @@ impl<K: Kernel, S> Daemon<K, S> {
                     true => core.vm.launder_slots_past_memory(want, near),
                 };
                 if let Some(run) = run.filter(|run| !run.location.is_memory) {
-                    if self.buffers_needed(machine, slot, run.count) > core.vm.available() {
+                    // (or a write is under way whose buffer is charged already)
+                    if self.is_refused() || self.buffers_needed(machine, slot, run.count) > core.vm.available() {
                         core.vm.free_slots(&run, 0);
-                        break; // a write is under way whose buffer is charged already
+                        break;
                     }
                     if machine.content.is_sealed() {
                         self.buffers.hold(&mut core, slot, run.count);
@@ -560,6 +569,10 @@ impl<K: Kernel, S> Daemon<K, S> {
         };
         if whole < w.count {
             self.trouble = Some(Trouble::Swap(done.result.err().unwrap_or(errno::EIO)));
+            self.failures += 1;
+            self.rests_until = K::now_ns() + RETRY_NS;
+        } else {
+            self.failures = 0;
         }
         let run = w.run.expect("a write in flight");
         let mut core = machine.core.lock();
