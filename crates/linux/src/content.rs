@@ -5,6 +5,7 @@ use crate::area;
 use crate::sys::{self, Errno, sys};
 use core::ops::Deref;
 use core::ptr::NonNull;
+pub use overspill_store::seal::KEYS_MAX;
 use overspill_store::seal::{KEY_BYTES, Keys};
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::types::{PAGE_SIZE, PageId, Tag};
@@ -33,14 +34,14 @@ impl Content {
     /// the pages that it reads, unless nothing is `stored`. => no other thread uses `self` meanwhile; does not allocate
     ///
     /// # Errors
-    /// As [`Content::sealed`]; EMFILE if the child has too many ancestors.
+    /// As [`Content::sealed`]; EOVERFLOW if the child has too many ancestors ([`KEYS_MAX`]).
     pub fn forked(&self, stored: bool) -> Result<(), Errno> {
         let Content::Sealed(keys) = self else { return Ok(()) };
         keys.lock()?; // locks are not inherited
         if !stored {
             keys.wipe();
         }
-        keys.add(&random_key()?).map_err(|_| libc::EMFILE)
+        keys.add(&random_key()?).map_err(|_| libc::EOVERFLOW)
     }
 
     /// Locks the keys again after the program has unlocked all memory of the process. If that fails, they could go to the kernel's

@@ -385,7 +385,7 @@ impl SwapFile {
     }
 }
 
-/// Gets blocks for a part of a file.
+/// Gets blocks for a part of a file. => signals are blocked
 ///
 /// # Errors
 /// As fallocate(2), but not for file systems that cannot allocate in advance.
@@ -393,7 +393,12 @@ pub fn allocate(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
     // SAFETY: touches no memory.
     match unsafe { sys!(libc::SYS_fallocate, fd, 0, offset, bytes) } {
         Ok(_) | Err(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
-        Err(e) => Err(e),
+        Err(e) => {
+            if e == libc::EFBIG {
+                sys::take_signal(libc::SIGXFSZ); // as soon as signals are let through, it would end the process
+            }
+            Err(e)
+        }
     }
 }
 
@@ -470,6 +475,27 @@ pub fn kind_of(fd: &Fd) -> Option<Kind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A limit on the size of files ended a program that used the library, by SIGXFSZ, when a swapoff made another file grow.
+    #[test]
+    fn a_limit_on_the_size_of_files_is_an_error() {
+        let file = SwapFile::create(std::env::temp_dir().as_os_str().as_encoded_bytes(), 0).expect("swap file");
+        // SAFETY: the child makes only system calls, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+            // SAFETY: reads one structure, which lives over the call.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+            let mask = sys::block_signals();
+            let refused = allocate(file.raw(), 0, 2 << 20) == Err(libc::EFBIG);
+            sys::restore_signals(mask);
+            sys::exit_group(i32::from(!refused));
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "how the child has ended");
+    }
 
     /// A file whose extents lie apart on the disk, because it grew in turns with another file, is cut where they end.
     #[test]

@@ -178,6 +178,10 @@ impl<K: Kernel> Machine<K> {
             frozen.alone();
             return Ok(Forked::Child(frozen));
         }
+        if child.is_err() {
+            let forks = &frozen.core.vm.counters().forks;
+            forks.set(forks.get() - 1);
+        }
         if child.is_err() || K::mistake(Mistake::ThawsEarly) {
             frozen.core.vm.devices_mut().child_gone(fork);
         }

@@ -230,6 +230,8 @@ pub enum Mistake {
     OffersWhatIsRefused,
     /// A swapoff gives up when nothing has moved for ten seconds, though nothing failed.
     GivesUpAsItWaits,
+    /// A swapoff gives up what it cannot read at once: a disk that was away for a moment lost all its pages.
+    LosesWhatIsAway,
     /// A device's files are closed when nothing is stored there any more, although reads from there are still under way.
     ClosesBeforeReadsEnd,
     /// A device may be removed while space is being got for it: its descriptors are closed, and another device is given the space.

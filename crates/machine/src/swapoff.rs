@@ -343,6 +343,9 @@ impl<K: Kernel> Worker<K> {
         if let Some(end) = self.ended {
             return end; // the core would say that it was cancelled, and its device may have a successor with the same number
         }
+        if K::mistake(Mistake::LosesWhatIsAway) {
+            self.off.give_up_unreadable();
+        }
         if self.trouble == Some(Failure::Unread) {
             self.pause(UNREAD_NS);
             return self.watch(machine);

@@ -20,6 +20,8 @@ pub struct Disk {
     sparse: RefCell<BTreeSet<i32>>,
     /// Files on which every write fails.
     dead: RefCell<BTreeSet<i32>>,
+    /// Files that do not answer the control thread's reads, and until when.
+    away: RefCell<BTreeMap<i32, u64>>,
     /// Pages of free space that the file system has for files that grow.
     pub space: Cell<usize>,
 }
@@ -56,6 +58,14 @@ impl Disk {
     /// From now on every write to the file fails.
     pub fn kill(&self, fd: i32) {
         self.dead.borrow_mut().insert(fd);
+    }
+    /// Until `then` the control thread's reads of the file fail.
+    pub fn leave(&self, fd: i32, then: u64) {
+        self.away.borrow_mut().insert(fd, then);
+    }
+    /// Whether they do.
+    pub fn is_away(&self, fd: i32, now: u64) -> bool {
+        self.away.borrow().get(&fd).is_some_and(|then| now < *then)
     }
     /// The page that is written there; zeroes if none is.
     pub fn read(&self, place: Place) -> PageBytes {

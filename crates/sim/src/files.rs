@@ -33,6 +33,10 @@ impl SimFiles {
     pub fn die(&self) {
         self.fds.iter().for_each(|fd| world().disk.kill(*fd));
     }
+    /// Until `then` the control thread's reads fail.
+    pub fn leave(&self, then: u64) {
+        self.fds.iter().for_each(|fd| world().disk.leave(*fd, then));
+    }
     /// Whether writes may succeed.
     pub fn lives(&self) -> bool {
         !self.fds.iter().any(|fd| world().disk.is_dead(*fd))

@@ -180,6 +180,10 @@ impl<'a> Control<'a> {
         let start = sched::now();
         let mut steps = if self.rng.below(1000) < self.habits.cancelled { self.rng.below(300) } else { usize::MAX };
         self.say(format_args!("swaps {device:?} off: {:?}, fits: {fits}", worker.progress()));
+        if self.world.happens(self.world.trouble.outages) {
+            let then = start + self.rng.below(9_000) as u64 * 1_000_000;
+            self.machine.map.read().files[device.0 as usize].iter().for_each(|files| files.leave(then));
+        }
         let state = loop {
             let last = steps == 0 || self.machine.shutdown.has_begun();
             steps = steps.saturating_sub(1);

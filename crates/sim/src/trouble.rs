@@ -20,17 +20,19 @@ pub struct Trouble {
     pub corrupt: usize,
     /// Steps of the control thread at which a device dies. From then on every write to it fails.
     pub deaths: usize,
+    /// Swapoffs whose device does not answer the control thread's reads for up to nine seconds.
+    pub outages: usize,
 }
 
 impl Trouble {
     /// Devices that never fail.
     pub const NONE: Trouble =
-        Trouble { read_error: 0, write_error: 0, no_space: 0, short: 0, stall: 0, refused: 0, corrupt: 0, deaths: 0 };
+        Trouble { read_error: 0, write_error: 0, no_space: 0, short: 0, stall: 0, refused: 0, corrupt: 0, deaths: 0, outages: 0 };
 
     /// Whether transfers fail.
     pub fn fails(&self) -> bool {
-        let Trouble { read_error, write_error, no_space, refused, corrupt, deaths, short: _, stall: _ } = *self;
-        read_error + write_error + no_space + refused + corrupt + deaths > 0
+        let Trouble { read_error, write_error, no_space, refused, corrupt, deaths, outages, short: _, stall: _ } = *self;
+        read_error + write_error + no_space + refused + corrupt + deaths + outages > 0
     }
 
     /// Whether transfers take longer than a swapoff's patience.

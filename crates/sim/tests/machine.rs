@@ -292,6 +292,14 @@ fn devices_die() {
     all_pass(&DEATHS, 8);
 }
 
+/// Devices are away when they are to be emptied, and come back. Nothing is lost.
+const OUTAGES: Scenario = Scenario { trouble: Trouble { outages: 500, short: 50, ..Trouble::NONE }, ..SWAPS };
+
+#[test]
+fn devices_are_away_for_a_while() {
+    all_pass(&OUTAGES, 8);
+}
+
 /// The budget and the policy change, and some pages must stay in memory.
 const WHIMS: Scenario = Scenario { habits: Habits { whims: 80, ..USUAL.habits }, ..USUAL };
 
@@ -344,7 +352,16 @@ fn a_full_device_is_asked_again() {
 const STORM: Scenario = Scenario {
     threads: 3,
     habits: Habits { whims: 30, rest_ns: 1_000_000_000, pages: 100, ..SWAPS.habits },
-    trouble: Trouble { read_error: 2, write_error: 10, no_space: 5, short: 50, corrupt: 3, deaths: 10, ..Trouble::NONE },
+    trouble: Trouble {
+        read_error: 2,
+        write_error: 10,
+        no_space: 5,
+        short: 50,
+        corrupt: 3,
+        deaths: 10,
+        outages: 200,
+        ..Trouble::NONE
+    },
     noisy: true,
     swaps: SEALED.swaps,
     ..SWAPS
@@ -647,6 +664,7 @@ fn each_mistake_is_found() {
         (UnchargesBeforeTheDrop, WRITABLE, 52),
         (OffersWhatIsRefused, REFUSED, 9),
         (GivesUpAsItWaits, SLOW, 35),
+        (LosesWhatIsAway, OUTAGES, 10),
         (TakesUnseenForDamaged, THERE_AND_BACK, 147),
         (ClosesBeforeReadsEnd, SWAPS, 129),
         (GrowsWhatMayGo, GROWING_AND_FORKS, 86),

@@ -47,8 +47,8 @@ use overspill_vm::types::{PAGE_SIZE, PageId, Tag};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
-/// The most keys of one process: its own, and one for each ancestor that has sealed anything.
-pub const KEYS_MAX: usize = 64;
+/// The most keys of one process: its own, and one for each ancestor that has sealed anything. As many as fit into a page.
+pub const KEYS_MAX: usize = 170;
 /// How many numbers share their high half.
 const EPOCH: u64 = 1 << 32;
 

@@ -15,6 +15,7 @@ use crate::hooks::{Fork, rehearsal};
 use core::cell::UnsafeCell;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+use overspill_linux::content::KEYS_MAX;
 use overspill_linux::control::Packet;
 use overspill_linux::descriptors::{self, PACK_MAX};
 use overspill_linux::device_spec::FILES_MAX;
@@ -48,6 +49,8 @@ enum NoPager {
     Os(Errno),
     /// Too many forks in a row.
     Generations,
+    /// The same, with too many keys.
+    Keys,
     /// No room for its device alongside those that it inherits.
     Devices,
 }
@@ -77,6 +80,11 @@ impl NoPager {
                 line,
                 "a child of {ANCESTORS_MAX} generations of forks without an exec forked once more while all of them ran, and more than \
                  {ANCESTORS_MAX} there cannot be, so the new child was ended: have one of them exec"
+            ),
+            NoPager::Keys => write!(
+                line,
+                "a forked child would have more than {KEYS_MAX} keys, as each generation of forks without an exec adds one, so it was \
+                 ended: have one of the generations exec, or start with --no-encrypt"
             ),
             NoPager::Devices => write!(
                 line,
@@ -456,7 +464,8 @@ impl Agent {
         free.store(socket.into_raw(), Relaxed);
         let Frozen { map, core, .. } = &mut *frozen;
         let devices = core.vm.devices_mut();
-        machine.content.forked(devices.stored() > 0)?;
+        let keys = machine.content.forked(devices.stored() > 0);
+        keys.map_err(|e| if e == libc::EOVERFLOW { NoPager::Keys } else { NoPager::Os(e) })?;
         if let Some(spec) = &self.child_device {
             // behind its copy of the compressed device, if the parent's files were behind it
             let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };

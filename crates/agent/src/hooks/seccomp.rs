@@ -186,6 +186,7 @@ fn can_live(filter: &[Instruction], engine: Engine) -> bool {
         libc::SYS_munmap,
         libc::SYS_pread64,
         libc::SYS_pselect6,
+        libc::SYS_rt_sigtimedwait,
         libc::SYS_getcpu,
         libc::SYS_fdatasync,
         libc::SYS_fadvise64,

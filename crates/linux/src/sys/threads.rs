@@ -100,6 +100,13 @@ pub fn restore_signals(old: u64) {
     let _ = unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &old as *const u64, 0, 8) };
 }
 
+/// Takes away `signal`, which the kernel has sent to the calling thread while it was blocked there, if it has.
+pub fn take_signal(signal: i32) {
+    let (set, at_once) = (1u64 << (signal - 1), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: reads the set and the time, which live over the call.
+    let _ = unsafe { sys!(libc::SYS_rt_sigtimedwait, &raw const set, 0, &raw const at_once, 8) };
+}
+
 /// Asks the scheduler for the shortest slices for the calling thread (Linux 6.12: sched_runtime of SCHED_OTHER). The thread gets no
 /// more CPU time, but gets it sooner when it wakes on a busy machine. Needs no privilege. A refusal costs speed only; older kernels
 /// ignore it.
