@@ -418,8 +418,8 @@ fn the_page_daemon_rests_while_a_disk_refuses_writes() {
         let errors = || device(&pager, &dir).expect("its device").figures.write_errors;
         let away = Away::new(&places);
         let mut pages = region.chunks_mut(PAGE);
-        while errors() == 0 {
-            pages.next().expect("a write has failed")[0] = 1;
+        while errors() < 8 {
+            pages.next().expect("writes have failed")[0] = 1;
             std::thread::sleep(Duration::from_micros(200)); // some frames are to be free in the end
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -427,7 +427,7 @@ fn the_page_daemon_rests_while_a_disk_refuses_writes() {
         std::thread::sleep(Duration::from_secs(1));
         let failed = errors() - before;
         drop(away);
-        assert!((1..200).contains(&failed), "{failed} writes have failed in a second");
+        assert!(failed < 200, "{failed} writes have failed in a second");
         pages.for_each(|page| page[0] = 1);
         assert_eq!(lost(&mut full), 0);
     }

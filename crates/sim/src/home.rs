@@ -161,6 +161,11 @@ impl Homes {
         if len > PAGE && self.happens(|t| t.short) { PAGE * (1 + self.draw(len / PAGE - 1)) } else { len }
     }
 
+    /// How much of a write that fails is on the device all the same, in bytes.
+    fn landed(&self, len: usize) -> usize {
+        if self.draw(2) == 0 { len } else { PAGE * self.draw(1 + len / PAGE) }
+    }
+
     // ---- as the machine sees them ----
 
     /// Reads.
@@ -201,19 +206,17 @@ impl Homes {
         if self.happens(|t| t.no_space) {
             return Err(errno::ENOSPC);
         }
-        if self.happens(|t| t.write_error) {
-            return Err(errno::EIO);
-        }
-        let bytes = &bytes[..self.part(bytes.len())];
+        let fails = self.happens(|t| t.write_error);
+        let bytes = &bytes[..if fails { self.landed(bytes.len()) } else { self.part(bytes.len()) }];
         self.file(fd, |file| {
             for (i, bytes) in bytes.chunks(PAGE).enumerate() {
                 file.put(offset / PAGE as u64 + i as u64, bytes);
             }
-            if offset + bytes.len() as u64 > file.len {
+            if !bytes.is_empty() && offset + bytes.len() as u64 > file.len {
                 file.set_len(offset + bytes.len() as u64);
             }
         });
-        Ok(bytes.len())
+        if fails { Err(errno::EIO) } else { Ok(bytes.len()) }
     }
 
     /// Its length, in bytes.

@@ -171,7 +171,8 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// A page's write to its file has ended, or was not begun: the file ends before it, or there was no buffer (`Again`).
+    /// A page's write to its file has ended, or was not begun: the file ends before it, or there was no buffer (`Again`). What the
+    /// file has after a write that failed is not known, so the page counts as changed whatever its content.
     pub fn home_written(&mut self, page: PageId, tag: Tag, result: IoResult) {
         let word = self.table.get(page);
         let there = !word.laundering_orphaned();
@@ -182,9 +183,7 @@ impl<P: Pager> Vm<P> {
             IoResult::Beyond => {}
         }
         let parked = self.in_laundry(word);
-        if stored {
-            self.set_base(page, tag);
-        }
+        self.set_base(page, if stored { tag } else { Tag::UNKNOWN });
         self.launder_end(page, word, stored && parked.is_some());
         if let Some(frame) = parked {
             self.dequeue(frame);
