@@ -1,20 +1,30 @@
-//! Reads that ended early or failed: further attempts, page by page.
+//! Reads that ended early or failed: further attempts.
 
 use crate::errno::{self, Errno};
 use crate::home::HomeRead;
 use crate::kernel::{Kernel, Mistake};
 use crate::machine::Machine;
+use core::ops::Range;
 use overspill_vm::pager::IoResult;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 
 /// The result of a read after all attempts.
+#[derive(Clone, Copy)]
 pub struct Arrived {
     /// A bit for each page that was read.
     pub good: u128,
     /// A bit for each page that the file ends before.
     pub beyond: u128,
+    /// A bit for each page that was not tried by itself, because others took too long.
+    pub untried: u128,
     /// For the read as a whole: all of its bytes, or the error of the last page that failed.
     pub result: Result<usize, Errno>,
+}
+
+impl Default for Arrived {
+    fn default() -> Self {
+        Arrived { good: 0, beyond: 0, untried: 0, result: Ok(0) }
+    }
 }
 
 impl Arrived {
@@ -27,6 +37,7 @@ impl Arrived {
         match self.result {
             _ if self.good >> i & 1 == 1 => IoResult::Ok,
             _ if self.beyond >> i & 1 == 1 => IoResult::Beyond,
+            _ if self.untried >> i & 1 == 1 => IoResult::Again,
             Err(e) => IoResult::Io(e),
             Ok(_) => IoResult::Io(errno::EIO),
         }
@@ -38,15 +49,13 @@ fn first(pages: usize) -> u128 {
     if pages == 0 { 0 } else { u128::MAX >> (u128::BITS - pages as u32) }
 }
 
-/// Completes a read (from that descriptor and offset) that was cut short or failed. It goes on after the cut, or tries the whole
-/// read once more. If that fails too, it reads page by page: a page that cannot be read is lost for good, but its neighbours need
-/// not be.
+/// Goes on with a read (from that descriptor and offset) that was cut short, once. What has failed is not tried again here.
 ///
 /// # Safety
 /// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
-pub unsafe fn complete<K: Kernel>(
+pub unsafe fn go_on<K: Kernel>(
     machine: &Machine<K>,
-    (fd, offset): (i32, u64),
+    at: (i32, u64),
     count: u32,
     buffer: *mut u8,
     result: Result<usize, Errno>,
@@ -54,42 +63,91 @@ pub unsafe fn complete<K: Kernel>(
     let pages = count as usize;
     let mut done = result.unwrap_or(0) >> PAGE_SHIFT;
     if done == pages || done > 0 && K::mistake(Mistake::LeavesShortReads) {
-        return Arrived { good: first(pages), beyond: 0, result };
+        return Arrived { good: first(pages), result, ..Arrived::default() };
     }
-    let again = |from: usize, pages: usize| {
-        let (from, len) = (from << PAGE_SHIFT, pages << PAGE_SHIFT);
-        let fd = machine.inject.read_again(fd, offset + from as u64, len);
-        // SAFETY: a part of the caller's buffer.
-        unsafe { K::read_now(fd, buffer.add(from), len, offset + from as u64) }
-    };
-    done += again(done, pages - done).unwrap_or(0) >> PAGE_SHIFT;
-    let (mut good, mut failed) = (first(done), None);
-    for page in done..pages {
-        match again(page, 1) {
-            Ok(PAGE_SIZE) => good |= 1 << page,
-            Ok(_) => failed = Some(errno::EIO),
-            Err(e) => failed = Some(e),
-        }
+    if result.is_ok() {
+        // SAFETY: the caller's promise.
+        done += unsafe { again(machine, at, buffer, done..pages) }.unwrap_or(0) >> PAGE_SHIFT;
     }
-    Arrived { good, beyond: 0, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
+    let result = if done == pages { Ok(pages << PAGE_SHIFT) } else { Err(result.err().unwrap_or(errno::EIO)) };
+    Arrived { good: first(done), result, ..Arrived::default() }
 }
 
-/// Completes a read of a file (from its descriptor and offset) that ended early. What is missing is read page by page. The piece
-/// of a page with which the file ends is filled up with zeroes.
+/// Reads some of the pages of a read once more, and waits for the end.
 ///
 /// # Safety
-/// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
-pub unsafe fn complete_at_home<K: Kernel>(
+/// As [`go_on`].
+unsafe fn again<K: Kernel>(
     machine: &Machine<K>,
-    (fd, offset, home): (i32, u64, HomeRead),
+    (fd, offset): (i32, u64),
+    buffer: *mut u8,
+    pages: Range<usize>,
+) -> Result<usize, Errno> {
+    let (from, len) = (pages.start << PAGE_SHIFT, pages.len() << PAGE_SHIFT);
+    let fd = machine.inject.read_again(fd, offset + from as u64, len);
+    // SAFETY: a part of the caller's buffer.
+    unsafe { K::read_now(fd, buffer.add(from), len, offset + from as u64) }
+}
+
+/// Completes a read that was cut short or failed. It goes on after the cut, or tries the whole read once more. If that fails too,
+/// it reads page by page: one page that cannot be read is no harm to its neighbours. May take as long as all these reads.
+///
+/// # Safety
+/// As [`go_on`].
+pub unsafe fn complete<K: Kernel>(
+    machine: &Machine<K>,
+    at: (i32, u64),
     count: u32,
     buffer: *mut u8,
     result: Result<usize, Errno>,
 ) -> Arrived {
     let pages = count as usize;
+    // SAFETY: the caller's promise.
+    let mut arrived = unsafe { go_on(machine, at, count, buffer, result.or(Ok(0))) };
+    if arrived.result.is_ok() {
+        return arrived;
+    }
+    arrived.result = Ok(pages << PAGE_SHIFT);
+    for page in arrived.good.trailing_ones() as usize..pages {
+        // SAFETY: the caller's promise.
+        match unsafe { again(machine, at, buffer, page..page + 1) } {
+            Ok(PAGE_SIZE) => arrived.good |= 1 << page,
+            Ok(_) => arrived.result = Err(errno::EIO),
+            Err(e) => arrived.result = Err(e),
+        }
+    }
+    arrived
+}
+
+/// How long [`complete_at_home`] goes on with pages that nobody waits for, in nanoseconds: meanwhile it serves nobody else.
+const RETRIES_NS: u64 = 500_000_000;
+
+/// Completes a read of a file (from its descriptor and offset) that ended early. What is missing is read page by page, first the
+/// page that was `touched`. The piece of a page with which the file ends is filled up with zeroes.
+///
+/// # Safety
+/// As [`go_on`].
+pub unsafe fn complete_at_home<K: Kernel>(
+    machine: &Machine<K>,
+    (fd, offset, home): (i32, u64, HomeRead),
+    (count, touched): (u32, Option<u32>),
+    buffer: *mut u8,
+    result: Result<usize, Errno>,
+) -> Arrived {
+    let pages = count as usize;
     let done = result.unwrap_or(0) >> PAGE_SHIFT;
-    let (mut good, mut beyond, mut failed) = (first(done), 0, None);
-    for page in done..pages {
+    let mut arrived = Arrived { good: first(done), result: Ok(pages << PAGE_SHIFT), ..Arrived::default() };
+    let (mut end, mut begun) = (pages, None);
+    let touched = touched.map(|page| page as usize).filter(|page| *page >= done);
+    let others = (done..pages).filter(|page| Some(*page) != touched);
+    for page in touched.into_iter().chain(others) {
+        if page >= end {
+            continue;
+        }
+        if Some(page) != touched && K::now_ns() - *begun.get_or_insert_with(K::now_ns) > RETRIES_NS {
+            arrived.untried |= 1 << page;
+            continue;
+        }
         let at = offset + (page << PAGE_SHIFT) as u64;
         let again = machine.inject.read_again(home.rest, at, PAGE_SIZE);
         // SAFETY: a page of the caller's buffer.
@@ -102,16 +160,14 @@ pub unsafe fn complete_at_home<K: Kernel>(
             read
         };
         match read {
-            Ok(0) => {
-                beyond = first(pages) & !first(page);
-                break;
-            }
-            Ok(_) => good |= 1 << page,
-            Err(e) => failed = Some(e),
+            Ok(0) => end = end.min(page),
+            Ok(_) => arrived.good |= 1 << page,
+            Err(e) => arrived.result = Err(e),
         }
     }
+    arrived.beyond = first(pages) & !first(end);
     if !home.direct {
         K::drop_cached(fd, offset, pages << PAGE_SHIFT);
     }
-    Arrived { good, beyond, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
+    arrived
 }

@@ -232,6 +232,8 @@ pub enum Mistake {
     GivesUpAsItWaits,
     /// A swapoff gives up what it cannot read at once: a disk that was away for a moment lost all its pages.
     LosesWhatIsAway,
+    /// A page that a thread waits for is lost when its first read fails.
+    LosesWhatIsNeeded,
     /// A device's files are closed when nothing is stored there any more, although reads from there are still under way.
     ClosesBeforeReadsEnd,
     /// A device may be removed while space is being got for it: its descriptors are closed, and another device is given the space.

@@ -37,6 +37,7 @@ pub mod remaps;
 pub mod serve;
 pub mod space;
 pub mod swapoff;
+mod unread;
 pub mod waited;
 mod write_back;
 

@@ -39,6 +39,7 @@ use crate::space::copying::Copying;
 use crate::space::discards::Discards;
 use crate::space::pending_unmaps::PendingUnmaps;
 use crate::space::remaps::Remaps;
+use crate::unread::Unread;
 use arrivals::Arrivals;
 pub use config::{Config, Delivery};
 use core::fmt::Write;
@@ -67,6 +68,8 @@ pub struct Core {
     pub park: Park,
     /// Decides whose hard faults have to wait.
     pub load: LoadControl,
+    /// Pages that could not be read.
+    pub(crate) unread: Unread,
     /// Pages of the pager's own buffers that are charged to the budget. A forked child has none of them.
     pub(crate) buffers: u32,
 }
@@ -201,7 +204,7 @@ impl<K: Kernel> Machine<K> {
         let parking_area = Parking::new(places, &parts.parking)?;
         let zeroes = Zeroes::new()?;
         let load = LoadControl::new(parts.config.load_control);
-        let core = Core { vm: parts.vm, park: Park::new(places, frames), load, buffers: 0 };
+        let core = Core { vm: parts.vm, park: Park::new(places, frames), load, unread: Unread::new(), buffers: 0 };
         let has_pool = AtomicBool::new(parts.pool.is_some());
         let space = Space {
             ranges: RangeMap::new(parts.ranges_max),

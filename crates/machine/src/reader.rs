@@ -125,15 +125,32 @@ pub unsafe fn arrived<K: Kernel>(
     issue: impl FnOnce(&mut Core, Read) -> Option<Read>,
 ) -> After {
     let Read { op, fd, home } = whole;
+    let at = (*fd, op.location.offset);
+    // SAFETY: the caller's buffer, and nobody else uses it.
+    unsafe {
+        let read = match home {
+            Some(home) => completion::complete_at_home(machine, (at.0, at.1, *home), (op.count, op.touched()), buffer, result),
+            None => completion::go_on(machine, at, op.count, buffer, result),
+        };
+        completed(machine, whole, buffer, since, read, issue)
+    }
+}
+
+/// The same for a read that has been completed.
+///
+/// # Safety
+/// As [`arrived`].
+pub(crate) unsafe fn completed<K: Kernel>(
+    machine: &Machine<K>,
+    whole: &Read,
+    buffer: *mut u8,
+    since: u64,
+    read: completion::Arrived,
+    issue: impl FnOnce(&mut Core, Read) -> Option<Read>,
+) -> After {
+    let Read { op, home, .. } = whole;
     let mut stored = [Tag::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
-    // SAFETY: the caller's buffer, and nobody else uses it.
-    let read = unsafe {
-        match home {
-            Some(home) => completion::complete_at_home(machine, (*fd, op.location.offset, *home), op.count, buffer, result),
-            None => completion::complete(machine, (*fd, op.location.offset), op.count, buffer, result),
-        }
-    };
     if machine.inject.flip() {
         // SAFETY: the buffer is this thread's, at least a page long.
         unsafe { *buffer ^= 1 };
@@ -201,10 +218,6 @@ unsafe fn place<K: Kernel>(
     let range = map.ranges.find(addr_of(0)).or_else(|| map.ranges.find(addr_of(op.count - 1)));
     let bounds = range.map_or(0..0, |r| r.bounds());
     let mut core = machine.core.lock();
-    let check = |i: u32, expected: Tag| match read.of(i) {
-        IoResult::Ok if home.is_none() && (!right[i as usize] || stored[i as usize] != expected) => IoResult::Corrupt,
-        outcome => outcome,
-    };
     // (if the page was given up meanwhile, its slot may have another's content, and nothing is wrong with the device)
     let wrong = || arrived().filter(|i| !right[*i as usize] && stored[*i as usize] != Tag::UNKNOWN);
     let damaged = home.is_none() && wrong().any(|i| core.vm.is_still_there(op, i, stored[i as usize]));
@@ -216,7 +229,20 @@ unsafe fn place<K: Kernel>(
             core.vm.page_in_took(op.location.is_memory, ns);
         }
     }
-    let next = core.vm.page_in_arrived(op, bounds, check, &mut places);
+    let Core { vm, unread, .. } = &mut *core;
+    if !unread.is_empty() {
+        arrived().for_each(|i| unread.forget(op.page(i)));
+    }
+    let is_failed = |i: &u32| home.is_none() && !op.gives_up && matches!(read.of(*i), IoResult::Io(_));
+    let mut is_read_again =
+        |i: &u32| vm.is_waited_for(op, *i) && unread.failed(op.page(*i), K::now_ns()) && !K::mistake(Mistake::LosesWhatIsNeeded);
+    let again = (0..op.count).filter(is_failed).filter(&mut is_read_again).fold(0, |all, i| all | 1u128 << i);
+    let check = |i: u32, expected: Tag| match read.of(i) {
+        IoResult::Ok if home.is_none() && (!right[i as usize] || stored[i as usize] != expected) => IoResult::Corrupt,
+        IoResult::Io(_) if again >> i & 1 == 1 => IoResult::Again,
+        outcome => outcome,
+    };
+    let next = vm.page_in_arrived(op, bounds, check, &mut places);
     let next = next.and_then(|next| issue(&mut core, map.read_of(next)));
     if home.is_some_and(|home| home.tags) {
         for i in arrived().filter(|i| matches!(places[*i as usize], Destination::Map | Destination::Park(_))) {
@@ -495,7 +521,7 @@ impl<K: Kernel> Reader<K> {
             if unsafe { load_common(machine, op, buffer) } {
                 let (mut stored, mut right) = ([Tag::UNKNOWN; CLUSTER_PAGES_MAX], [false; CLUSTER_PAGES_MAX]);
                 (stored[0], right[0]) = (op.expected, true);
-                let checked = Checked { read: completion::Arrived { good: 1, beyond: 0, result: Ok(PAGE_SIZE) }, stored, right };
+                let checked = Checked { read: completion::Arrived { good: 1, ..Default::default() }, stored, right };
                 machine.host.waits(-waits(&read));
                 // SAFETY: as above.
                 let after = unsafe { place(machine, &read, buffer, None, &checked, |_, next| Some(next)) };

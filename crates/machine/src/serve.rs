@@ -110,6 +110,10 @@ impl<K: Kernel> Machine<K> {
             // filled in now would be discarded, too.
             return Served::Busy;
         }
+        let due = if core.unread.is_empty() { None } else { core.unread.is_due(page, K::now_ns) };
+        if due == Some(false) && (tid != 0 || self.config.delivery == Delivery::InThread) {
+            return Served::Held;
+        }
         // (a fault that gets no frame is tried again, and counts then)
         if word.state() == State::PagedOut && !word.busy() && core.vm.room() > 0 {
             let budget = core.vm.limit();
@@ -123,8 +127,9 @@ impl<K: Kernel> Machine<K> {
             }
         }
         let guarded = range.flags.has(Flags::GUARDED);
+        let alone = guarded || due.is_some(); // another page of the read may have failed
         let bounds =
-            if guarded || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
+            if alone || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
         let is_parked = !word.busy() && matches!(word.state(), State::Inactive | State::Clean);
         // what is parked takes a frame for a moment only, and does not wait for one that will not come
         let over_budget =

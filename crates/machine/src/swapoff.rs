@@ -529,9 +529,12 @@ impl<K: Kernel> Worker<K> {
             Flight::Free => unreachable!("a completion without a flight"),
             Flight::PageIn { read, since } => {
                 let op = &read.op;
+                let (buffer, from) = (self.buffer(at, 0), (read.fd, op.location.offset));
                 // SAFETY: the flight's own buffer, and its read has ended.
-                let after =
-                    unsafe { reader::arrived(machine, &read, self.buffer(at, 0), since, done.result, |_, next| Some(next)) };
+                let after = unsafe {
+                    let arrived = completion::complete(machine, from, op.count, buffer, done.result);
+                    reader::completed(machine, &read, buffer, since, arrived, |_, next| Some(next))
+                };
                 assert!(after.next.is_none(), "such a read belongs to no stream");
                 self.progress.memory_pages += u64::from(op.wanted.count_ones() - after.lost - after.unread);
                 self.progress.lost_pages += u64::from(after.lost);
@@ -699,6 +702,7 @@ impl<K: Kernel> Worker<K> {
             let result = if stored { IoResult::Ok } else { IoResult::NoSpace };
             let mut core = machine.core.lock();
             let moved = core.vm.swapoff_written(run, i, slots.slot(k), (old, checksum::of(page, bytes)), result);
+            core.unread.forget(page);
             self.wrote(moved, result);
             if let Some(pool) = &map.pool {
                 pool.refill(&mut core.vm);
@@ -730,6 +734,7 @@ impl<K: Kernel> Worker<K> {
             let table = self.table(flight);
             let tags = (table.right[i as usize].unwrap_or(Tag::UNKNOWN), table.fresh[i as usize]);
             let moved = core.vm.swapoff_written(run, i, slots.slot(k as u32), tags, result);
+            core.unread.forget(run.page(i));
             self.wrote(moved, result);
         }
     }

@@ -363,6 +363,30 @@ fn what_is_only_read_ahead_is_not_lost_while_a_disk_is_away() {
     }
 }
 
+/// A page that a thread needed was lost as soon as its disk did not answer, although it did a moment later.
+#[test]
+fn a_page_that_is_needed_waits_for_its_disk() {
+    let places = Places::new("needed");
+    let dir = places.dir("disk");
+    for pager in pagers(BUDGET, DeviceSpec::file(&dir)) {
+        let mut region = numbered(&pager);
+        let away = Away::new(&places);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..4)
+                .map(|n| &region[n * 100 * PAGE..][..8])
+                .map(|page| scope.spawn(move || u64::from_ne_bytes(page.try_into().expect("eight bytes"))))
+                .collect();
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(readers.iter().all(|reader| !reader.is_finished()));
+            drop(away);
+            for (n, reader) in readers.into_iter().enumerate() {
+                assert_eq!(reader.join().expect("no signal"), n as u64 * 100 + 1);
+            }
+        });
+        assert_eq!(lost(&mut region), 0);
+    }
+}
+
 /// With a second device, eight failed reads began a swapoff of the first one, and that lost each page that it could not read at
 /// once: 6,280 of 8,192 in an outage of 0.2 s.
 #[test]

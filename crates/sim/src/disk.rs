@@ -20,7 +20,7 @@ pub struct Disk {
     sparse: RefCell<BTreeSet<i32>>,
     /// Files on which every write fails.
     dead: RefCell<BTreeSet<i32>>,
-    /// Files that do not answer the control thread's reads, and until when.
+    /// Files that cannot be read, and until when.
     away: RefCell<BTreeMap<i32, u64>>,
     /// Pages of free space that the file system has for files that grow.
     pub space: Cell<usize>,
@@ -59,11 +59,11 @@ impl Disk {
     pub fn kill(&self, fd: i32) {
         self.dead.borrow_mut().insert(fd);
     }
-    /// Until `then` the control thread's reads of the file fail.
+    /// Until `then` every read of the file fails. That happens to a file once: a page is not waited for twice as long.
     pub fn leave(&self, fd: i32, then: u64) {
-        self.away.borrow_mut().insert(fd, then);
+        self.away.borrow_mut().entry(fd).or_insert(then);
     }
-    /// Whether they do.
+    /// Whether it does.
     pub fn is_away(&self, fd: i32, now: u64) -> bool {
         self.away.borrow().get(&fd).is_some_and(|then| now < *then)
     }

@@ -33,7 +33,7 @@ impl SimFiles {
     pub fn die(&self) {
         self.fds.iter().for_each(|fd| world().disk.kill(*fd));
     }
-    /// Until `then` the control thread's reads fail.
+    /// Until `then` every read fails.
     pub fn leave(&self, then: u64) {
         self.fds.iter().for_each(|fd| world().disk.leave(*fd, then));
     }

@@ -20,7 +20,7 @@ pub struct Trouble {
     pub corrupt: usize,
     /// Steps of the control thread at which a device dies. From then on every write to it fails.
     pub deaths: usize,
-    /// Swapoffs whose device does not answer the control thread's reads for up to nine seconds.
+    /// Swapoffs whose device cannot be read for up to nine seconds.
     pub outages: usize,
 }
 

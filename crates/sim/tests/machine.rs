@@ -665,6 +665,7 @@ fn each_mistake_is_found() {
         (OffersWhatIsRefused, REFUSED, 9),
         (GivesUpAsItWaits, SLOW, 35),
         (LosesWhatIsAway, OUTAGES, 10),
+        (LosesWhatIsNeeded, OUTAGES, 0),
         (TakesUnseenForDamaged, THERE_AND_BACK, 147),
         (ClosesBeforeReadsEnd, SWAPS, 129),
         (GrowsWhatMayGo, GROWING_AND_FORKS, 86),

@@ -180,7 +180,7 @@ impl<P: Pager> Vm<P> {
         match result {
             IoResult::Ok => stored = there,
             IoResult::NoSpace | IoResult::Io(_) | IoResult::Corrupt => self.counters.file_write_errors.add(1),
-            IoResult::Beyond => {}
+            IoResult::Beyond | IoResult::Again => {}
         }
         let parked = self.in_laundry(word);
         self.set_base(page, if stored { tag } else { Tag::UNKNOWN });

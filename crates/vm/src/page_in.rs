@@ -58,7 +58,7 @@ pub struct PageIn {
     /// Nobody asked for its pages (their device leaves, or one of them is a sample): they are left parked.
     pub(crate) parks: bool,
     /// Their device leaves, and those that cannot be read are given up.
-    pub(crate) gives_up: bool,
+    pub gives_up: bool,
     /// It ended before its window did, so there may be [`Vm::read_more`].
     pub(crate) has_rest: bool,
     /// Tells it from all others in flight.
@@ -461,6 +461,17 @@ impl<P: Pager> Vm<P> {
         self.pager.stored(op.page(i)) == Some((Slot(op.slot.0 + i), tag))
     }
 
+    /// Whether a thread waits for page `i` of a cluster that has been read.
+    pub fn is_waited_for(&self, op: &PageIn, i: u32) -> bool {
+        op.touched() == Some(i) || self.table.get(op.page(i)).wanted()
+    }
+
+    /// A page is not filled after all: it is as before.
+    fn put_back(&mut self, page: PageId, word: PageWord) {
+        self.table.set(page, word.not_filled());
+        self.give_frame(word.frame());
+    }
+
     /// A cluster has been read; `result(i, expected)` gives each page's outcome, having compared its tag with `expected`.
     /// `places[..count]` says where each goes. Returns the next window, if the reader already waits for this one.
     pub fn page_in_arrived(
@@ -493,14 +504,14 @@ impl<P: Pager> Vm<P> {
             places[i as usize] = match outcome {
                 IoResult::Ok if op.parks && !word.wanted() && !word.wired() => Destination::Park(word.frame()),
                 IoResult::Ok => Destination::Map,
-                // nobody has touched it, and by then the file may have grown, or the device be well
-                IoResult::Beyond | IoResult::Io(_) if !op.gives_up && !word.wanted() && op.touched() != Some(i) => {
-                    let frame = word.frame();
-                    self.table.set(page, word.not_filled());
-                    self.give_frame(frame);
+                // if nobody has touched it: by then the file may have grown, or the device be well
+                IoResult::Beyond | IoResult::Io(_) | IoResult::Again
+                    if outcome == IoResult::Again || !op.gives_up && !self.is_waited_for(op, i) =>
+                {
+                    self.put_back(page, word);
                     Destination::Discard
                 }
-                IoResult::Beyond | IoResult::Io(_) | IoResult::Corrupt | IoResult::NoSpace => {
+                _ => {
                     if outcome == IoResult::Corrupt {
                         self.counters.corrupt_pages.add(1);
                     }
@@ -576,8 +587,7 @@ impl<P: Pager> Vm<P> {
                 self.enqueue(frame, On::Inactive);
             }
             Filled::No => {
-                self.table.set(page, word.not_filled());
-                self.give_frame(frame);
+                self.put_back(page, word);
                 self.note_usage();
             }
         }

@@ -65,8 +65,10 @@ pub enum IoResult {
     Ok,
     /// The device has no room (ENOSPC). The page stays in memory.
     NoSpace,
-    /// The device failed (errno). On write the page stays in memory; on read the page is lost.
+    /// The device failed (errno). On write the page stays in memory; on read it is lost if a thread waits for it.
     Io(i32),
+    /// It could not be read, and is to be read again.
+    Again,
     /// The content that was read is not the content that was written. The page is lost, never handed on.
     Corrupt,
     /// The file that is its home ends before the page. On read it is lost if it was touched.
