@@ -12,6 +12,8 @@ use overspill_vm::types::ObjectId;
 
 /// How long both memory and swap may be full before the program is stopped, in nanoseconds.
 const GRACE_NS: u64 = 3_000_000_000;
+/// The same if a swap device reports errors: it may recover.
+const DEVICE_GRACE_NS: u64 = 10_000_000_000;
 /// The same if it is files that cannot be written, whose pages are changed. Longer, because a person may make room meanwhile, and
 /// because there is no other place for these pages.
 const FILE_GRACE_NS: u64 = 30_000_000_000;
@@ -37,6 +39,8 @@ struct Outlook {
     progress: bool,
     /// Why writing failed.
     trouble: Option<Trouble>,
+    /// Writes are under way.
+    writes: bool,
     /// How long there has been no progress, in nanoseconds.
     stuck_ns: Option<u64>,
     /// [`FILE_GRACE_NS`].
@@ -58,16 +62,17 @@ enum Verdict {
 /// there is no frame left even above the budget, and no page that could be written. Parking pages is no progress: soft faults of
 /// other threads undo it for ever.
 fn judge(outlook: Outlook) -> Verdict {
-    let Outlook { free, free_above, writable, progress, trouble, stuck_ns, file_grace_ns } = outlook;
+    let Outlook { free, free_above, writable, progress, trouble, writes, stuck_ns, file_grace_ns } = outlook;
     let fails = trouble.is_some() && !free && writable;
     let exhausted = !free_above && !writable;
     let grace = match trouble {
         Some(Trouble::File(..)) => file_grace_ns,
-        Some(Trouble::Swap(_)) | None => GRACE_NS,
+        Some(Trouble::Swap(errno::ENOSPC | errno::EDQUOT | errno::ENOMEM | errno::EFBIG)) | None => GRACE_NS,
+        Some(Trouble::Swap(_)) => DEVICE_GRACE_NS,
     };
     match stuck_ns {
         _ if progress || !(fails || exhausted) => Verdict::Fine,
-        Some(ns) if ns > grace => Verdict::GiveUp,
+        Some(ns) if ns > grace && !writes => Verdict::GiveUp,
         _ => Verdict::Wait,
     }
 }
@@ -125,6 +130,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 writable: core.vm.has_writable(),
                 progress: freed != self.freed_before || machine.freeze.is_shrinking(),
                 trouble: self.trouble,
+                writes: self.in_flight > 0,
                 stuck_ns: self.stuck.as_mut().map(|stuck| stuck.look(now)),
                 file_grace_ns: file_grace_ns(machine),
             }
@@ -198,20 +204,24 @@ mod tests {
 
     #[test]
     fn a_program_is_stopped_only_for_what_does_not_pass() {
-        let (long, short) = (Some(GRACE_NS + 1), Some(GRACE_NS));
+        let (long, short) = (Some(DEVICE_GRACE_NS + 1), Some(GRACE_NS));
         let full = Outlook {
             free: false,
             free_above: true,
             writable: true,
             progress: false,
             trouble: None,
+            writes: false,
             stuck_ns: long,
             file_grace_ns: FILE_GRACE_NS,
         };
         let (io, file) = (Some(Trouble::Swap(errno::EIO)), Some(Trouble::File(errno::EIO, ObjectId(3))));
+        let no_space = Some(Trouble::Swap(errno::ENOSPC));
         for (what, outlook, verdict) in [
             ("a slow device", full, Verdict::Fine),
             ("writes fail", Outlook { trouble: io, ..full }, Verdict::GiveUp),
+            ("while others are under way", Outlook { trouble: io, writes: true, ..full }, Verdict::Wait),
+            ("swap is full", Outlook { trouble: no_space, stuck_ns: Some(GRACE_NS + 1), ..full }, Verdict::GiveUp),
             ("writes to a file fail", Outlook { trouble: file, ..full }, Verdict::Wait),
             ("for longer", Outlook { trouble: file, stuck_ns: Some(FILE_GRACE_NS + 1), ..full }, Verdict::GiveUp),
             ("for a moment", Outlook { trouble: io, stuck_ns: short, ..full }, Verdict::Wait),

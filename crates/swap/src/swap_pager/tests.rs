@@ -253,6 +253,17 @@ fn errors_in_a_row_fail_a_device_but_not_the_last() {
     assert_eq!(pager.devices.stats(DeviceId(0)).unwrap().writes.errors, 100);
 }
 
+/// A forked child inherited that a device had failed, but not the request to empty it: it never did.
+#[test]
+fn a_child_empties_a_failed_device_itself() {
+    let mut pager = small(100);
+    pager.devices.add_device(100, 3).unwrap();
+    let io = Io { write: false, pages: 1, bytes: 4096, ns: 1000, ok: false };
+    assert!((0..ERRORS_MAX).any(|_| pager.devices.io_ended(DeviceId(0), io)));
+    let _ = pager.devices.fork_child(100).expect("room");
+    assert!(pager.devices.io_ended(DeviceId(0), io));
+}
+
 /// Compressed memory in front of the only disk counted as a better device. So eight failed writes in a row took the disk away for
 /// good, and once memory was full the program was stopped, though the disk was well again.
 #[test]
