@@ -137,14 +137,14 @@ pub unsafe fn complete_at_home<K: Kernel>(
     let pages = count as usize;
     let done = result.unwrap_or(0) >> PAGE_SHIFT;
     let mut arrived = Arrived { good: first(done), result: Ok(pages << PAGE_SHIFT), ..Arrived::default() };
-    let (mut end, mut begun) = (pages, None);
+    let (mut end, begin) = (pages, if done < pages { K::now_ns() } else { 0 });
     let touched = touched.map(|page| page as usize).filter(|page| *page >= done);
     let others = (done..pages).filter(|page| Some(*page) != touched);
     for page in touched.into_iter().chain(others) {
         if page >= end {
             continue;
         }
-        if Some(page) != touched && K::now_ns() - *begun.get_or_insert_with(K::now_ns) > RETRIES_NS {
+        if Some(page) != touched && K::now_ns() - begin > RETRIES_NS {
             arrived.untried |= 1 << page;
             continue;
         }
