@@ -268,12 +268,19 @@ fn answer(
             }
         }
         Ok(Request::Swapoff(name)) => {
-            if job.is_some() {
+            if job.as_ref().is_some_and(|job| job.client.is_some()) {
                 return refuse(client, format_args!("another swapoff is under way in this process; try again when it has ended"));
             }
             let Some(device) = devices::find(machine, name) else {
                 return refuse(client, format_args!("this process has no such swap device; `overspill swaps` shows those it has"));
             };
+            if let Some(Job { worker, .. }) = job.take() {
+                let failed = worker.device();
+                worker.end(machine);
+                if failed != device {
+                    machine.failed_devices.add(failed); // its turn comes again when this swapoff has ended
+                }
+            }
             match Worker::new(machine, engine, device, Unreadable::Lost) {
                 Ok(worker) => {
                     *job = Some(Job { client: Some(index), worker, told: now });

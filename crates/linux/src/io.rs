@@ -384,6 +384,9 @@ impl overspill_machine::kernel::Io for Io {
         if let Some(lent) = &mut self.lent {
             lent.under_way -= 1;
         }
+        if done.result == Err(libc::EFBIG) {
+            sys::take_signal(libc::SIGXFSZ); // if it is blocked here, it would end the process later
+        }
         Some(done)
     }
 }

@@ -475,11 +475,15 @@ pub fn kind_of(fd: &Fd) -> Option<Kind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::{Engine, Io};
+    use overspill_machine::kernel::{Io as _, IoVec};
 
-    /// A limit on the size of files ended a program that used the library, by SIGXFSZ, when a swapoff made another file grow.
+    /// A limit on the size of files ended a program that used the library, by SIGXFSZ, when a swapoff made another file grow, or
+    /// wrote behind a limit that was set when the file had grown.
     #[test]
     fn a_limit_on_the_size_of_files_is_an_error() {
         let file = SwapFile::create(std::env::temp_dir().as_os_str().as_encoded_bytes(), 0).expect("swap file");
+        let (mut io, page) = (Io::lent(Engine::Psync), [0u8; PAGE_SIZE]);
         // SAFETY: the child makes only system calls, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -487,7 +491,11 @@ mod tests {
             // SAFETY: reads one structure, which lives over the call.
             unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
             let mask = sys::block_signals();
-            let refused = allocate(file.raw(), 0, 2 << 20) == Err(libc::EFBIG);
+            let mut refused = allocate(file.raw(), 0, 2 << 20) == Err(libc::EFBIG);
+            let iov = [IoVec { base: page.as_ptr() as usize, len: PAGE_SIZE }];
+            // SAFETY: page and vector live until the completion.
+            unsafe { io.write(file.raw(), &iov, 1 << 20, 7) };
+            refused &= io.completion().is_some_and(|done| done.result == Err(libc::EFBIG));
             sys::restore_signals(mask);
             sys::exit_group(i32::from(!refused));
         }

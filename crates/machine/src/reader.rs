@@ -233,7 +233,8 @@ unsafe fn place<K: Kernel>(
     if !unread.is_empty() {
         arrived().for_each(|i| unread.forget(op.page(i)));
     }
-    let is_failed = |i: &u32| home.is_none() && !op.gives_up && matches!(read.of(*i), IoResult::Io(_));
+    let keeps = home.is_none() && !vm.gives_up(op);
+    let is_failed = |i: &u32| keeps && matches!(read.of(*i), IoResult::Io(_));
     let mut is_read_again =
         |i: &u32| vm.is_waited_for(op, *i) && unread.failed(op.page(*i), K::now_ns()) && !K::mistake(Mistake::LosesWhatIsNeeded);
     let again = (0..op.count).filter(is_failed).filter(&mut is_read_again).fold(0, |all, i| all | 1u128 << i);

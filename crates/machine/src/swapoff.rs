@@ -130,7 +130,7 @@ pub enum Failure {
     Unread,
 }
 
-/// What becomes of pages that have not been readable for ten seconds, in which no page left the device.
+/// What becomes of pages that cannot be read, when none could be read for ten seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unreadable {
     /// They are lost, since the device is wanted elsewhere.
@@ -215,6 +215,9 @@ pub struct Worker<K: Kernel> {
     /// The trouble of this step, if any, and the time of the last report of trouble.
     trouble: Option<Failure>,
     unreadable: Unreadable,
+    /// A read of this step has failed, and when the first one did since the last that did not.
+    unread: bool,
+    unread_since: Option<u64>,
     told_at: u64,
     /// How long there has been trouble without a page leaving the device, in nanoseconds.
     waited_ns: u64,
@@ -303,6 +306,8 @@ impl<K: Kernel> Worker<K> {
             start,
             trouble: None,
             unreadable,
+            unread: false,
+            unread_since: None,
             told_at: start,
             waited_ns: 0,
             ended: None,
@@ -346,7 +351,7 @@ impl<K: Kernel> Worker<K> {
         if K::mistake(Mistake::LosesWhatIsAway) {
             self.off.give_up_unreadable();
         }
-        if self.trouble == Some(Failure::Unread) {
+        if core::mem::take(&mut self.unread) {
             self.pause(UNREAD_NS);
             return self.watch(machine);
         }
@@ -445,7 +450,8 @@ impl<K: Kernel> Worker<K> {
         state
     }
 
-    /// Gives up if there has been trouble for long, and no page moved: the swapoff, or the pages that cannot be read.
+    /// Gives up the swapoff if there has been trouble for long, and no page moved. Gives up pages that cannot be read if none could
+    /// be for long, wherever they are on the device.
     fn watch(&mut self, machine: &Machine<K>) -> State {
         let left = {
             let core = machine.core.lock();
@@ -454,18 +460,18 @@ impl<K: Kernel> Worker<K> {
         if core::mem::replace(&mut self.progress.left_pages, left) != left {
             self.waited_ns = 0;
         }
+        let now = K::now_ns();
+        if self.unread_since.is_some_and(|since| now - since > PATIENCE_NS) && self.off.unreadable_passes() > 0 {
+            match self.unreadable {
+                Unreadable::Stay => return State::Failed(Failure::Unread),
+                Unreadable::Lost => self.off.give_up_unreadable(),
+            }
+            self.unread_since = None;
+        }
         let waits = K::mistake(Mistake::GivesUpAsItWaits).then_some(Failure::Refused);
         let Some(trouble) = self.trouble.take().or(waits) else { return State::Busy };
-        let now = K::now_ns();
         self.waited_ns += (now - core::mem::replace(&mut self.told_at, now)).min(TOLD_NS);
-        if self.waited_ns <= PATIENCE_NS {
-            return State::Busy;
-        }
-        if (trouble, self.unreadable) == (Failure::Unread, Unreadable::Lost) {
-            self.off.give_up_unreadable();
-            return State::Busy;
-        }
-        State::Failed(trouble)
+        if self.waited_ns > PATIENCE_NS { State::Failed(trouble) } else { State::Busy }
     }
 
     /// Ends it: cancels the rest, waits for I/O in flight, and gives the buffers back.
@@ -536,9 +542,10 @@ impl<K: Kernel> Worker<K> {
                     reader::completed(machine, &read, buffer, since, arrived, |_, next| Some(next))
                 };
                 assert!(after.next.is_none(), "such a read belongs to no stream");
-                self.progress.memory_pages += u64::from(op.wanted.count_ones() - after.lost - after.unread);
+                let read = op.wanted.count_ones() - after.lost - after.unread;
+                self.progress.memory_pages += u64::from(read);
                 self.progress.lost_pages += u64::from(after.lost);
-                self.note_unread(after.unread);
+                self.note_read(read, after.unread);
             }
             Flight::Read { run, fd, since } => self.arrived(machine, at, (run, fd), since, done),
             Flight::Write { run, since, left, slots, pages } => {
@@ -604,13 +611,19 @@ impl<K: Kernel> Worker<K> {
             pages
         };
         self.progress.lost_pages += u64::from(lost.count_ones());
-        self.note_unread(unread.count_ones());
+        self.note_read(good.count_ones(), unread.count_ones());
         self.write(machine, flight, run, good);
     }
 
-    fn note_unread(&mut self, pages: u32) {
-        if pages > 0 && self.trouble.is_none() {
-            self.trouble = Some(Failure::Unread);
+    /// So many pages were read, and so many could not be.
+    fn note_read(&mut self, read: u32, unread: u32) {
+        self.off.note_read(read, unread);
+        if read > 0 {
+            self.unread_since = None;
+        }
+        if unread > 0 {
+            self.unread = true;
+            self.unread_since.get_or_insert_with(K::now_ns);
         }
     }
 

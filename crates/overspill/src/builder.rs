@@ -1,6 +1,7 @@
 //! Sets a pager up and starts its threads.
 
 use crate::devices;
+use crate::devices::Swapoffs;
 use crate::error::{Error, os};
 use crate::fault;
 use crate::forks;
@@ -253,7 +254,7 @@ impl Builder {
             cluster_pages,
             engine,
             manual,
-            swapoff: Mutex::new(()),
+            swapoffs: Swapoffs::default(),
             quit,
             write_back: WriteBack::new(self.write_back, self.changed_max.unwrap_or(memory / 4) >> PAGE_SHIFT),
             _status: block,

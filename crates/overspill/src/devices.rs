@@ -16,7 +16,8 @@ use overspill_linux::swapoff::{BeginError, State, Unreadable, Worker};
 use overspill_vm::types::DeviceId;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The interval at which the caller of a swapoff is told how far it is.
@@ -25,6 +26,9 @@ const TELL: Duration = Duration::from_millis(100);
 /// For so long a swapoff goes on before it waits for its reads and lets signals through. A guess: long against a read, short for
 /// whoever sent the signal. To wait after each step took a fifth of the speed.
 const TURN: Duration = Duration::from_millis(10);
+
+/// How long to wait before it is looked again whose turn it is.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Checks a device before it is made or written to.
 pub fn check(device: &DeviceSpec) -> Result<(), Error> {
@@ -89,6 +93,54 @@ impl Drop for Running<'_> {
     }
 }
 
+/// One swapoff at a time. Those that are asked for come before those of devices that have failed.
+#[derive(Default)]
+pub struct Swapoffs {
+    /// [`FREE`], [`ASKED`] or [`OWN`].
+    turn: AtomicU32,
+    /// Threads that ask for one while the turn is [`OWN`].
+    waiters: AtomicU32,
+}
+
+const FREE: u32 = 0;
+/// A swapoff that was asked for is under way.
+const ASKED: u32 = 1;
+/// One of a device that has failed.
+const OWN: u32 = 2;
+
+/// A turn, until it is dropped.
+struct Turn<'a>(&'a Swapoffs);
+
+impl Swapoffs {
+    fn begin(&self, turn: u32) -> Result<Turn<'_>, u32> {
+        self.turn.compare_exchange(FREE, turn, SeqCst, SeqCst).map(|_| Turn(self))
+    }
+
+    /// Begins one that is asked for. One of a device that has failed makes way. `None` if another one is under way.
+    fn ask(&self) -> Option<Turn<'_>> {
+        self.waiters.fetch_add(1, SeqCst);
+        let turn = loop {
+            match self.begin(ASKED) {
+                Err(OWN) => thread::sleep(LOOK),
+                begun => break begun.ok(),
+            }
+        };
+        self.waiters.fetch_sub(1, SeqCst);
+        turn
+    }
+
+    /// Whether one of a device that has failed is to make way.
+    fn is_asked(&self) -> bool {
+        self.waiters.load(SeqCst) > 0
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.turn.store(FREE, SeqCst);
+    }
+}
+
 /// Empties devices that have failed too often, until the pager shuts down. Pages that find no room stay, and those that cannot
 /// be read: perhaps the device recovers.
 pub fn empty_failing(shared: &Shared) {
@@ -96,11 +148,20 @@ pub fn empty_failing(shared: &Shared) {
     let ends = || machine.shutdown.has_begun();
     while !ends() {
         machine.failed_devices.wait();
-        let _turn = shared.swapoff.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(_turn) = shared.swapoffs.begin(OWN).ok().filter(|_| !shared.swapoffs.is_asked()) else {
+            thread::sleep(LOOK);
+            continue;
+        };
         if let Some(device) = machine.failed_devices.take()
             && let Ok(mut running) = Running::begin(shared, device, Unreadable::Stay)
         {
-            while running.step() == State::Busy && !ends() {}
+            let mut state = State::Busy;
+            while state == State::Busy && !ends() && !shared.swapoffs.is_asked() {
+                state = running.step();
+            }
+            if state == State::Busy {
+                machine.failed_devices.add(device); // its turn comes again
+            }
         }
     }
 }
@@ -168,11 +229,8 @@ impl Pager {
         let shared = self.0.here()?;
         let (machine, name) = (&shared.machine, name.as_ref());
         let fail = |why: &dyn std::fmt::Display| Error::Device(format!("{}: {why}", name.display()));
-        let _turn = match shared.swapoff.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(fail(&"another swapoff is under way; try again when it has ended")),
-        };
+        let turn = shared.swapoffs.ask();
+        let _turn = turn.ok_or_else(|| fail(&"another swapoff is under way; try again when it has ended"))?;
         let device = {
             let _quiet = Quiet::new();
             devices::find(machine, name.as_bytes())

@@ -1,5 +1,6 @@
 //! The state that a pager's threads and fault handlers share.
 
+use crate::devices::Swapoffs;
 use crate::quiet::Quiet;
 use crate::reads::{Buffers, Queue};
 use crate::write_back::WriteBack;
@@ -10,7 +11,6 @@ use overspill_linux::machine::{Delivery, Machine};
 use overspill_linux::status_file::StatusFile;
 use overspill_linux::sys::{Errno, Fd};
 use overspill_linux::{lock, reader};
-use std::sync::Mutex;
 
 /// The state that a pager's threads and fault handlers share.
 pub struct Shared {
@@ -23,8 +23,8 @@ pub struct Shared {
     /// Resolved.
     pub engine: Engine,
     pub manual: Option<lock::Mutex<Daemon>>,
-    /// Held by a thread that removes a device.
-    pub swapoff: Mutex<()>,
+    /// Whose turn it is to remove a device.
+    pub swapoffs: Swapoffs,
     pub quit: Fd,
     /// Regions of files whose changed pages are written from time to time.
     pub write_back: WriteBack,

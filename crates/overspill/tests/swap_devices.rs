@@ -324,10 +324,16 @@ impl Drop for Away {
     }
 }
 
-/// A region of four times the budget, each page with its number.
+/// A region of four times the budget, each page with its number. The page daemon is idle then, so some frames are free.
 fn numbered(pager: &Pager) -> Region {
     let mut region = pager.region(4 * BUDGET as usize).expect("a region");
     (0..region.len() / PAGE).for_each(|n| region[n * PAGE..][..8].copy_from_slice(&(n as u64 + 1).to_ne_bytes()));
+    let used = || pager.counters().memory_used_bytes.get();
+    let (mut before, mut now) = (0, used());
+    while before != now {
+        std::thread::sleep(Duration::from_millis(50));
+        (before, now) = (now, used());
+    }
     region
 }
 
@@ -399,6 +405,29 @@ fn a_disk_that_is_away_for_a_moment_is_emptied_later() {
         let away = Away::new(&places);
         prefetch_until(&pager, &region, &dir, 8);
         std::thread::sleep(Duration::from_millis(200));
+        drop(away);
+        let begin = Instant::now();
+        while device(&pager, &dir).is_some() {
+            assert!(begin.elapsed() < PATIENCE, "it is not emptied");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(lost(&mut region), 0);
+    }
+}
+
+/// While a device that had failed was emptied, no swapoff that a user asked for could begin: "another swapoff is under way".
+#[test]
+fn a_user_comes_before_a_device_that_has_failed() {
+    let (places, other) = (Places::new("failed"), Places::new("others"));
+    let (dir, spare, third) = (places.dir("disk"), other.dir("disk"), other.dir("third"));
+    for pager in pagers(BUDGET, DeviceSpec::file(&dir)) {
+        let mut region = numbered(&pager);
+        for dir in [&spare, &third] {
+            pager.swap_on(DeviceSpec::file(dir)).expect("another device");
+        }
+        let away = Away::new(&places);
+        prefetch_until(&pager, &region, &dir, 12); // eight, and some that the swapoff has tried
+        assert_eq!(pager.swap_off(&third).expect("it makes way").lost_pages, 0);
         drop(away);
         let begin = Instant::now();
         while device(&pager, &dir).is_some() {

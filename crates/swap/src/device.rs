@@ -99,6 +99,8 @@ pub(crate) struct Device {
     pub(crate) full: bool,
     /// It failed too often.
     pub(crate) failed: bool,
+    /// The machine knows that, and has not given up since.
+    pub(crate) told: bool,
     /// The number of the swapoff that is under way.
     pub(crate) leaving: Option<u32>,
     pub(crate) priority: i16,
@@ -170,6 +172,7 @@ impl Device {
             own: false,
             full: false,
             failed: false,
+            told: false,
             leaving: None,
             priority: 0,
             mapped: false,
@@ -215,7 +218,7 @@ impl Device {
         self.blocks[..self.blist.len().div_ceil(BLOCK_SLOTS) as usize].fill(OTHER);
         self.blist.clear();
         self.slots = 0;
-        (self.own, self.full, self.failed, self.leaving) = (false, false, false, None);
+        (self.own, self.full, self.failed, self.told, self.leaving) = (false, false, false, false, None);
         (self.deferred_count, self.forked, self.written_end) = (0, false, 0);
         (self.windows, self.window_next, self.mapped, self.punch_next) = ([Window::default(); WRITERS], 0, false, 0);
         (self.refused, self.unpunchable, self.absent_count, self.given_back, self.extents) = (false, false, 0, 0, 0);
@@ -233,6 +236,13 @@ impl Device {
     pub(crate) fn use_of(&self) -> DeviceUse {
         let (stored, taken, reading) = (self.owned_count.into(), self.taken_count.into(), self.reading.into());
         DeviceUse { stored, taken, reading, growing: self.growing }
+    }
+
+    /// Ends its swapoff, if there is one, without success. Returns whether there was one.
+    pub(crate) fn stay(&mut self) -> bool {
+        self.told = false;
+        self.stats.begin_row();
+        self.leaving.take().is_some()
     }
 
     /// Whether new pages may go there.

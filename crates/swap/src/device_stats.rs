@@ -126,6 +126,10 @@ impl DeviceStats {
         }
         transfers.errors_in_a_row
     }
+    /// Errors so far are not in a row with later ones.
+    pub(crate) fn begin_row(&mut self) {
+        (self.reads.errors_in_a_row, self.writes.errors_in_a_row) = (0, 0);
+    }
 }
 
 #[cfg(test)]

@@ -257,7 +257,7 @@ impl Devices {
     pub fn stay_all(&mut self) -> bool {
         let mut any = false;
         for device in &mut self.all {
-            any |= device.leaving.take().is_some();
+            any |= device.stay();
         }
         self.changed();
         any
@@ -340,7 +340,7 @@ impl Devices {
     }
 
     /// Counts an operation. Returns `true` if the device has just failed, after [`ERRORS_MAX`] failed reads or writes in a row: it
-    /// should be swapped off. The last device that can be written never counts as failed, because there is no better one. (Memory
+    /// should be swapped off. If that has ended without success, it is told again when so many more have failed. The last device that can be written never counts as failed, because there is no better one. (Memory
     /// in front of it is none: it is full before long. Nor is a device that is full now.)
     ///
     /// # Panics
@@ -348,9 +348,9 @@ impl Devices {
     pub fn io_ended(&mut self, device: DeviceId, io: Io) -> bool {
         let better = (0..).zip(&self.all).any(|(i, other)| DeviceId(i) != device && other.takes_all());
         let it = self.get_mut(device).expect("there is such a device");
-        let fails = it.stats.count(io) >= ERRORS_MAX && !it.failed && better;
+        let fails = it.stats.count(io) >= ERRORS_MAX && !it.told && better;
         if fails {
-            it.failed = true;
+            (it.failed, it.told) = (true, true);
             self.changed();
         }
         fails

@@ -45,7 +45,8 @@ impl Device {
     /// Makes the device read-only, in a child. A memory device stays writable: the child has a copy of it.
     fn inherit(&mut self) {
         self.own = self.memory.is_some() && self.own;
-        (self.leaving, self.failed) = (None, false); // the child empties it itself if it fails there, too
+        self.stay();
+        self.failed = false; // the child empties it itself if it fails there, too
         (self.taken_count, self.reading, self.growing) = (0, 0, false);
     }
 }

@@ -291,6 +291,7 @@ impl Devices {
             if write_too && device.memory.is_none() {
                 changed |= core::mem::take(&mut device.full);
                 changed |= failed_too && core::mem::take(&mut device.failed);
+                device.told &= device.failed;
             }
         }
         if changed {

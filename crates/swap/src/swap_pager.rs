@@ -368,7 +368,7 @@ impl Pager for SwapPager {
 
     fn stay(&mut self, device: DeviceId) {
         if let Some(it) = self.devices.get_mut(device) {
-            it.leaving = None;
+            it.stay();
             self.devices.changed();
         }
     }

@@ -87,9 +87,11 @@ fn next_move(vm: &mut Core, off: &mut Swapoff) -> MoveRun {
     }
 }
 
-fn arrived(vm: &mut Core, run: &MoveRun, version: u64) -> u128 {
+fn arrived(vm: &mut Core, off: &mut Swapoff, run: &MoveRun, version: u64) -> u128 {
     let tag = |i| Tag::of(run.page(i).index() + version);
-    vm.swapoff_arrived(run, |i, expected| if expected == tag(i) { IoResult::Ok } else { IoResult::Corrupt }).good
+    let pages = vm.swapoff_arrived(run, |i, expected| if expected == tag(i) { IoResult::Ok } else { IoResult::Corrupt });
+    off.note_read(pages.good.count_ones(), 0);
+    pages.good
 }
 
 /// Writes the pages of a run to their new slots.
@@ -125,7 +127,7 @@ fn a_run_goes_to_another_device() {
     let run = next_move(&mut vm, &mut off);
     assert_eq!((run.first, run.count, run.wanted), (page(0), 128, u128::MAX));
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "all that is left is on its way");
-    let good = arrived(&mut vm, &run, 0);
+    let good = arrived(&mut vm, &mut off, &run, 0);
     assert_eq!(place(&mut vm, run, good, 0), 128);
     assert_eq!((vm.used(), stored(&vm, new)), (used, 128));
     end(&mut vm, &mut off);
@@ -162,7 +164,7 @@ fn a_page_that_is_faulted_in_meanwhile() {
     vm.devices_mut().add_device(500, 0).expect("there is an entry");
     let mut off = begin(&mut vm, OLD).expect("there is room");
     let run = next_move(&mut vm, &mut off);
-    let good = arrived(&mut vm, &run, 0);
+    let good = arrived(&mut vm, &mut off, &run, 0);
     let (read, released) = (begin_read(&mut vm, 2), begin_read(&mut vm, 5));
     vm.release_range(page(5), 1, |_| panic!("it has no parked content"));
     assert_eq!(place(&mut vm, run, good, 0), 6);
@@ -207,7 +209,7 @@ fn pages_that_are_refused_elsewhere_go_into_memory() {
         match next(&mut vm, &mut off) {
             SwapoffStep::Move(run) => {
                 assert!(refused < 2, "the same again, for ever");
-                assert_eq!(arrived(&mut vm, &run, 0), 0b11_1111);
+                assert_eq!(arrived(&mut vm, &mut off, &run, 0), 0b11_1111);
                 for i in 0..run.count {
                     let to = vm.launder_slots(1, run.page(i)).expect("there is room").first;
                     let tag = Tag::of(run.page(i).index());
@@ -242,11 +244,11 @@ fn a_run_of_a_cancelled_swapoff_is_void() {
     put(&mut vm, 0..1, 100, true);
     assert_eq!(vm.pager().has_page(page(0), 0, 0).map(|has| has.slot), Some(Slot(0)), "the same slot");
     let mut again = begin(&mut vm, OLD).expect("there is room");
-    assert_eq!(arrived(&mut vm, &run, 0), 0);
+    assert_eq!(arrived(&mut vm, &mut off, &run, 0), 0);
     vm.swapoff_moved(run);
     assert_eq!((state(&vm, 0), vm.counters().corrupt_pages.get()), (State::PagedOut, 0));
     let run = next_move(&mut vm, &mut again);
-    let good = arrived(&mut vm, &run, 100);
+    let good = arrived(&mut vm, &mut off, &run, 100);
     assert_eq!(place(&mut vm, run, good, 100), 1);
     end(&mut vm, &mut again);
     assert_eq!(stored(&vm, new), 1);
@@ -310,7 +312,7 @@ fn a_write_back_is_not_waited_for() {
     let mut off = begin(&mut vm, OLD).expect("there is room");
     let written_back = vm.write_back_slots(1, page(0)).expect("there is room");
     let run = next_move(&mut vm, &mut off);
-    arrived(&mut vm, &run, 0);
+    arrived(&mut vm, &mut off, &run, 0);
     vm.swapoff_moved(run); // nothing of it could be written
     assert!(matches!(next(&mut vm, &mut off), SwapoffStep::Move(_) | SwapoffStep::PageIn(_)), "it looks again");
     assert!(!vm.is_quiescent(), "no fork may copy it");

@@ -57,8 +57,8 @@ pub struct PageIn {
     pub(crate) trigger: Option<u32>,
     /// Nobody asked for its pages (their device leaves, or one of them is a sample): they are left parked.
     pub(crate) parks: bool,
-    /// Their device leaves, and those that cannot be read are given up.
-    pub gives_up: bool,
+    /// As long as their device leaves, those that cannot be read are given up.
+    pub(crate) gives_up: bool,
     /// It ended before its window did, so there may be [`Vm::read_more`].
     pub(crate) has_rest: bool,
     /// Tells it from all others in flight.
@@ -466,6 +466,11 @@ impl<P: Pager> Vm<P> {
         op.touched() == Some(i) || self.table.get(op.page(i)).wanted()
     }
 
+    /// Whether pages of a cluster that cannot be read are given up.
+    pub fn gives_up(&self, op: &PageIn) -> bool {
+        op.gives_up && self.pager.leaving(op.location.device).is_some()
+    }
+
     /// A page is not filled after all: it is as before.
     fn put_back(&mut self, page: PageId, word: PageWord) {
         self.table.set(page, word.not_filled());
@@ -506,7 +511,7 @@ impl<P: Pager> Vm<P> {
                 IoResult::Ok => Destination::Map,
                 // if nobody has touched it: by then the file may have grown, or the device be well
                 IoResult::Beyond | IoResult::Io(_) | IoResult::Again
-                    if outcome == IoResult::Again || !op.gives_up && !self.is_waited_for(op, i) =>
+                    if outcome == IoResult::Again || !self.gives_up(op) && !self.is_waited_for(op, i) =>
                 {
                     self.put_back(page, word);
                     Destination::Discard

@@ -57,8 +57,13 @@ pub struct Swapoff {
     at: PageId,
     /// This pass has found something to do.
     found: bool,
-    /// The last pass moved nothing, because the other devices failed or refused the pages: this one brings pages into memory.
+    /// The last pass read pages and moved none, because the other devices failed or refused them: this one brings pages into memory.
     to_memory: bool,
+    /// Pages were read in this pass, and some could not be.
+    read: bool,
+    unread: bool,
+    /// Passes in a row in which none could be read, and some not.
+    unreadable_passes: u32,
     /// What cannot be read is lost.
     gives_up: bool,
     /// Pages stored on the device when this pass began.
@@ -77,9 +82,21 @@ impl Swapoff {
     pub fn forget_refusals(&mut self) {
         self.to_memory = false;
     }
-    /// From now on pages that cannot be read are lost. Until then they stay where they are: the device may recover.
+    /// From now on pages that cannot be read are lost, until one can be read. Otherwise they stay where they are: the device may
+    /// recover.
     pub fn give_up_unreadable(&mut self) {
         self.gives_up = true;
+    }
+    /// Passes over the whole device, in a row and until now, in which some pages could not be read, and no page could.
+    pub fn unreadable_passes(&self) -> u32 {
+        self.unreadable_passes
+    }
+    /// To be called when pages have been read: so many were, and so many could not be.
+    pub fn note_read(&mut self, read: u32, unread: u32) {
+        self.unread |= unread > 0;
+        if read > 0 {
+            (self.read, self.unreadable_passes, self.gives_up) = (true, 0, false);
+        }
     }
     /// Pages that were stored there at the beginning, in pages. [`Pager::device_use`] says how many are left.
     pub fn pages(&self) -> u64 {
@@ -156,7 +173,7 @@ pub struct MoveRun {
     gives_up: bool,
 }
 
-/// What became of the pages of a run that was read, a bit for each as in [`MoveRun::wanted`].
+/// What became of the pages of a run that was read ([`Swapoff::note_read`]), a bit for each as in [`MoveRun::wanted`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RunArrived {
     /// To be written elsewhere.
@@ -221,6 +238,9 @@ impl<P: Pager> Vm<P> {
             at: PageId::new(ObjectId(0), 0),
             found: false,
             to_memory: false,
+            read: false,
+            unread: false,
+            unreadable_passes: 0,
             gives_up: false,
             left: u64::MAX,
             pages: stored,
@@ -312,7 +332,9 @@ impl<P: Pager> Vm<P> {
             return SwapoffStep::Wait; // otherwise the same pages would be moved twice
         }
         off.at = PageId::new(ObjectId(0), 0);
-        off.to_memory = off.found && off.left == used.stored;
+        off.to_memory = off.read && off.left == used.stored;
+        off.unreadable_passes = if off.unread && !off.read { off.unreadable_passes + 1 } else { 0 };
+        (off.read, off.unread) = (false, false);
         off.left = used.stored;
         if used.stored > 0 && core::mem::take(&mut off.found) { SwapoffStep::Again } else { SwapoffStep::Wait }
     }

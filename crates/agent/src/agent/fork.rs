@@ -238,7 +238,7 @@ impl Agent {
             }
             devices.iter().filter(|id| devices.is_inherited(*id)).min_by_key(stored)
         };
-        let worker = least.and_then(|id| Worker::new(self.machine, self.engine, id, Unreadable::Lost).ok());
+        let worker = least.and_then(|id| Worker::new(self.machine, self.engine, id, Unreadable::Stay).ok());
         let Some(mut worker) = worker else { return };
         // A fork that holds the lock may need this thread for its next request, so this does not wait for it.
         let mut free = sys::now_ns();

@@ -15,7 +15,7 @@ use overspill_store::{PageBytes, checksum};
 use overspill_swap::SwapPager;
 use overspill_swap::device_stats;
 use overspill_vm::pager::IoResult;
-use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
+use overspill_vm::types::{DeviceId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
 use overspill_vm::{Compared, Config, Laundry, PageOut, Vm};
 
 /// Pages per write.
@@ -24,7 +24,7 @@ const WRITE_PAGES: usize = 64;
 /// Writes in flight.
 pub(super) const WRITES_MAX: usize = 12;
 
-/// After so many failed writes to swap in a row it rests before each further one.
+/// After so many failed writes to a swap device in a row it rests before each further one.
 const FAILURES_MAX: u32 = 8;
 
 /// How long to wait for one of them at a time, in nanoseconds, when a file's pages lie scattered.
@@ -119,9 +119,9 @@ impl<K: Kernel, S> Daemon<K, S> {
         if free().count() >= 2 { pages * with_buffer.min(2) as u32 } else { 0 }
     }
 
-    /// Whether no device has taken a write lately. While some frames are free, nothing else ends the next attempt.
-    fn is_refused(&self) -> bool {
-        self.failures >= FAILURES_MAX && K::now_ns() < self.rests_until
+    /// Whether this device has refused all writes lately. While some frames are free, nothing else puts off the next attempt.
+    fn is_refused(&self, device: DeviceId) -> bool {
+        self.failures.0 == device && self.failures.1 >= FAILURES_MAX && K::now_ns() < self.rests_until
     }
 
     /// Pages that must be charged before this write's buffer has so many.
@@ -239,7 +239,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 };
                 if let Some(run) = run.filter(|run| !run.location.is_memory) {
                     // (or a write is under way whose buffer is charged already)
-                    if self.is_refused() || self.buffers_needed(machine, slot, run.count) > core.vm.available() {
+                    if self.is_refused(run.location.device) || self.buffers_needed(machine, slot, run.count) > core.vm.available() {
                         core.vm.free_slots(&run, 0);
                         break;
                     }
@@ -569,12 +569,15 @@ impl<K: Kernel, S> Daemon<K, S> {
         };
         if whole < w.count {
             self.trouble = Some(Trouble::Swap(done.result.err().unwrap_or(errno::EIO)));
-            self.failures += 1;
-            self.rests_until = K::now_ns() + RETRY_NS;
-        } else {
-            self.failures = 0;
         }
         let run = w.run.expect("a write in flight");
+        let device = run.location.device;
+        let before = if self.failures.0 == device { self.failures.1 } else { 0 };
+        if failed != IoResult::NoSpace {
+            // (a full file is asked on: each failed write passes over a hole)
+            self.failures = (device, if whole == 0 { before + 1 } else { 0 });
+            self.rests_until = K::now_ns() + RETRY_NS;
+        }
         let mut core = machine.core.lock();
         reader::count_io(machine, &mut core, run.location.device, true, w.count as u32, w.since, done.result);
         for (i, d) in w.pages[..w.count].iter().enumerate() {

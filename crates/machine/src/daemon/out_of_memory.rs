@@ -39,7 +39,7 @@ struct Outlook {
     progress: bool,
     /// Why writing failed.
     trouble: Option<Trouble>,
-    /// Writes are under way.
+    /// Writes are under way: those of a device that reports errors may yet succeed.
     writes: bool,
     /// How long there has been no progress, in nanoseconds.
     stuck_ns: Option<u64>,
@@ -65,14 +65,14 @@ fn judge(outlook: Outlook) -> Verdict {
     let Outlook { free, free_above, writable, progress, trouble, writes, stuck_ns, file_grace_ns } = outlook;
     let fails = trouble.is_some() && !free && writable;
     let exhausted = !free_above && !writable;
-    let grace = match trouble {
-        Some(Trouble::File(..)) => file_grace_ns,
-        Some(Trouble::Swap(errno::ENOSPC | errno::EDQUOT | errno::ENOMEM | errno::EFBIG)) | None => GRACE_NS,
-        Some(Trouble::Swap(_)) => DEVICE_GRACE_NS,
+    let (grace, waits) = match trouble {
+        Some(Trouble::File(..)) => (file_grace_ns, false),
+        Some(Trouble::Swap(errno::ENOSPC | errno::EDQUOT | errno::ENOMEM | errno::EFBIG)) | None => (GRACE_NS, false),
+        Some(Trouble::Swap(_)) => (DEVICE_GRACE_NS, writes),
     };
     match stuck_ns {
         _ if progress || !(fails || exhausted) => Verdict::Fine,
-        Some(ns) if ns > grace && !writes => Verdict::GiveUp,
+        Some(ns) if ns > grace && !waits => Verdict::GiveUp,
         _ => Verdict::Wait,
     }
 }
@@ -222,6 +222,8 @@ mod tests {
             ("writes fail", Outlook { trouble: io, ..full }, Verdict::GiveUp),
             ("while others are under way", Outlook { trouble: io, writes: true, ..full }, Verdict::Wait),
             ("swap is full", Outlook { trouble: no_space, stuck_ns: Some(GRACE_NS + 1), ..full }, Verdict::GiveUp),
+            // (a full file is tried at once again, so that some write is always under way)
+            ("and writes are under way", Outlook { trouble: no_space, writes: true, ..full }, Verdict::GiveUp),
             ("writes to a file fail", Outlook { trouble: file, ..full }, Verdict::Wait),
             ("for longer", Outlook { trouble: file, stuck_ns: Some(FILE_GRACE_NS + 1), ..full }, Verdict::GiveUp),
             ("for a moment", Outlook { trouble: io, stuck_ns: short, ..full }, Verdict::Wait),

@@ -20,8 +20,8 @@ impl<W: Futex> FailedDevices<W> {
     pub(super) const fn new() -> Self {
         FailedDevices { bits: W::ZERO }
     }
-    /// Adds a device that has failed too often.
-    pub(crate) fn add(&self, device: DeviceId) {
+    /// Adds a device that has failed too often, or whose swapoff was put off.
+    pub fn add(&self, device: DeviceId) {
         self.bits.fetch_or(1 << device.0, Relaxed);
         self.bits.wake(i32::MAX as u32);
     }
