@@ -550,6 +550,34 @@ fn a_failing_device_is_emptied() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// While a device that could not be read was emptied unasked, a user could remove no other one: "another swapoff is under way".
+#[test]
+fn a_user_comes_before_a_failing_device() {
+    if !able() {
+        return;
+    }
+    let dir = place("user-first");
+    let [first, second, third] = ["first", "second", "third"].map(|name| dir.join(name));
+    for place in [&first, &second, &third] {
+        fs::create_dir_all(place).expect("temp dir");
+    }
+    let swap = [(&first, 9), (&second, 1), (&third, 0)].map(|(place, prio)| format!("file:{},prio={prio}", place.display()));
+    let options = ["--memory", "16M", "--swap", &swap[0], "--swap", &swap[1], "--swap", &swap[2]];
+    let mut pages = Pages::start(&dir, "user-first", 40, &options, "read=1");
+    writeln!(pages.stdin.as_mut().expect("it runs"), "check").expect("it reads");
+    let ask = |verb: &str, words: &[&str]| {
+        let output = Command::new(overspill()).args([verb, &pages.name]).args(words).output().expect("overspill runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let until = Instant::now() + PATIENCE;
+    while !ask("swaps", &[]).1.contains("leaving") {
+        assert!(Instant::now() < until, "no swapoff has begun: {:?}", ask("swaps", &[]));
+    }
+    assert_eq!(ask("swapoff", &[third.to_str().expect("UTF-8")]).0, Some(0));
+    assert_eq!(pages.child.wait().expect("wait").code(), Some(128 + 7), "it has waited for its page");
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A page that comes back damaged counts as a failure of its device, like one that does not come back. A device that fails
 /// repeatedly is emptied, and its good pages are saved.
 #[test]
