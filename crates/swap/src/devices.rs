@@ -339,9 +339,10 @@ impl Devices {
         self.get(device).map(|d| &d.stats)
     }
 
-    /// Counts an operation. Returns `true` if the device has just failed, after [`ERRORS_MAX`] failed reads or writes in a row: it
-    /// should be swapped off. If that has ended without success, it is told again when so many more have failed. The last device that can be written never counts as failed, because there is no better one. (Memory
-    /// in front of it is none: it is full before long. Nor is a device that is full now.)
+    /// Counts an operation. Returns `true` if the device has just failed, after [`ERRORS_MAX`] failed reads or writes in a row:
+    /// it should be swapped off. If that has ended without success, it is told again when so many more have failed. The last
+    /// device that can be written never counts as failed, because there is no better one. (Memory in front of it is none: it is
+    /// full before long. Nor is a device that is full now.)
     ///
     /// # Panics
     /// If there is no such device.

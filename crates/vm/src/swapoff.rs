@@ -57,7 +57,7 @@ pub struct Swapoff {
     at: PageId,
     /// This pass has found something to do.
     found: bool,
-    /// The last pass read pages and moved none, because the other devices failed or refused them: this one brings pages into memory.
+    /// The last pass read pages and moved none: the other devices failed or refused them. This one brings pages into memory.
     to_memory: bool,
     /// Pages were read in this pass, and some could not be.
     read: bool,
