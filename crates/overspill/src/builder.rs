@@ -1,13 +1,13 @@
 //! Sets a pager up and starts its threads.
 
 use crate::devices;
-use crate::devices::Swapoffs;
 use crate::error::{Error, os};
 use crate::fault;
 use crate::forks;
 use crate::pager::{Owner, Pager, Regions};
 use crate::reads::{self, Buffers, Queue};
 use crate::shared::Shared;
+use crate::turns::Turns;
 use crate::write_back::WriteBack;
 use overspill_linux::credentials::Follower;
 use overspill_linux::daemon::Daemon;
@@ -254,7 +254,7 @@ impl Builder {
             cluster_pages,
             engine,
             manual,
-            swapoffs: Swapoffs::default(),
+            swapoffs: Turns::default(),
             quit,
             write_back: WriteBack::new(self.write_back, self.changed_max.unwrap_or(memory / 4) >> PAGE_SHIFT),
             _status: block,

@@ -5,6 +5,7 @@ use crate::fault;
 use crate::pager::Pager;
 use crate::quiet::Quiet;
 use crate::shared::Shared;
+use crate::turns::LOOK;
 use overspill_linux::control::{Device, Progress};
 use overspill_linux::device_spec::{self, DeviceSpec, Medium};
 use overspill_linux::devices::{self, Backing};
@@ -16,7 +17,6 @@ use overspill_linux::swapoff::{BeginError, State, Unreadable, Worker};
 use overspill_vm::types::DeviceId;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,6 @@ const TELL: Duration = Duration::from_millis(100);
 /// For so long a swapoff goes on before it waits for its reads and lets signals through. A guess: long against a read, short for
 /// whoever sent the signal. To wait after each step took a fifth of the speed.
 const TURN: Duration = Duration::from_millis(10);
-
-/// How long to wait before it is looked again whose turn it is.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Checks a device before it is made or written to.
 pub fn check(device: &DeviceSpec) -> Result<(), Error> {
@@ -93,54 +90,6 @@ impl Drop for Running<'_> {
     }
 }
 
-/// One swapoff at a time. Those that are asked for come before those of devices that have failed.
-#[derive(Default)]
-pub struct Swapoffs {
-    /// [`FREE`], [`ASKED`] or [`OWN`].
-    turn: AtomicU32,
-    /// Threads that ask for one while the turn is [`OWN`].
-    waiters: AtomicU32,
-}
-
-const FREE: u32 = 0;
-/// A swapoff that was asked for is under way.
-const ASKED: u32 = 1;
-/// One of a device that has failed.
-const OWN: u32 = 2;
-
-/// A turn, until it is dropped.
-struct Turn<'a>(&'a Swapoffs);
-
-impl Swapoffs {
-    fn begin(&self, turn: u32) -> Result<Turn<'_>, u32> {
-        self.turn.compare_exchange(FREE, turn, SeqCst, SeqCst).map(|_| Turn(self))
-    }
-
-    /// Begins one that is asked for. One of a device that has failed makes way. `None` if another one is under way.
-    fn ask(&self) -> Option<Turn<'_>> {
-        self.waiters.fetch_add(1, SeqCst);
-        let turn = loop {
-            match self.begin(ASKED) {
-                Err(OWN) => thread::sleep(LOOK),
-                begun => break begun.ok(),
-            }
-        };
-        self.waiters.fetch_sub(1, SeqCst);
-        turn
-    }
-
-    /// Whether one of a device that has failed is to make way.
-    fn is_asked(&self) -> bool {
-        self.waiters.load(SeqCst) > 0
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.turn.store(FREE, SeqCst);
-    }
-}
-
 /// Empties devices that have failed too often, until the pager shuts down. Pages that find no room stay, and those that cannot
 /// be read: perhaps the device recovers.
 pub fn empty_failing(shared: &Shared) {
@@ -148,7 +97,7 @@ pub fn empty_failing(shared: &Shared) {
     let ends = || machine.shutdown.has_begun();
     while !ends() {
         machine.failed_devices.wait();
-        let Some(_turn) = shared.swapoffs.begin(OWN).ok().filter(|_| !shared.swapoffs.is_asked()) else {
+        let Some(_turn) = shared.swapoffs.begin_own() else {
             thread::sleep(LOOK);
             continue;
         };
@@ -229,7 +178,7 @@ impl Pager {
         let shared = self.0.here()?;
         let (machine, name) = (&shared.machine, name.as_ref());
         let fail = |why: &dyn std::fmt::Display| Error::Device(format!("{}: {why}", name.display()));
-        let turn = shared.swapoffs.ask();
+        let turn = shared.swapoffs.begin_asked();
         let _turn = turn.ok_or_else(|| fail(&"another swapoff is under way; try again when it has ended"))?;
         let device = {
             let _quiet = Quiet::new();

@@ -107,6 +107,7 @@ mod quiet;
 mod reads;
 mod region;
 mod shared;
+mod turns;
 mod write_back;
 
 pub use arena::Arena;

@@ -1,8 +1,8 @@
 //! The state that a pager's threads and fault handlers share.
 
-use crate::devices::Swapoffs;
 use crate::quiet::Quiet;
 use crate::reads::{Buffers, Queue};
+use crate::turns::Turns;
 use crate::write_back::WriteBack;
 use overspill_linux::daemon::Daemon;
 use overspill_linux::home::Flusher;
@@ -24,7 +24,7 @@ pub struct Shared {
     pub engine: Engine,
     pub manual: Option<lock::Mutex<Daemon>>,
     /// Whose turn it is to remove a device.
-    pub swapoffs: Swapoffs,
+    pub swapoffs: Turns,
     pub quit: Fd,
     /// Regions of files whose changed pages are written from time to time.
     pub write_back: WriteBack,
