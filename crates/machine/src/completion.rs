@@ -8,6 +8,9 @@ use core::ops::Range;
 use overspill_vm::pager::IoResult;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 
+/// How long pages that nobody waits for are read one by one, in nanoseconds: meanwhile the thread serves nobody else.
+const RETRIES_NS: u64 = 500_000_000;
+
 /// The result of a read after all attempts.
 #[derive(Clone, Copy)]
 pub struct Arrived {
@@ -90,7 +93,7 @@ unsafe fn again<K: Kernel>(
 }
 
 /// Completes a read that was cut short or failed. It goes on after the cut, or tries the whole read once more. If that fails too,
-/// it reads page by page: one page that cannot be read is no harm to its neighbours. May take as long as all these reads.
+/// it reads page by page, for a while: one page that cannot be read is no harm to its neighbours.
 ///
 /// # Safety
 /// As [`go_on`].
@@ -107,8 +110,13 @@ pub unsafe fn complete<K: Kernel>(
     if arrived.result.is_ok() {
         return arrived;
     }
+    let begin = K::now_ns();
     arrived.result = Ok(pages << PAGE_SHIFT);
     for page in arrived.good.trailing_ones() as usize..pages {
+        if K::now_ns() - begin > RETRIES_NS {
+            arrived.untried |= first(pages) & !first(page);
+            break;
+        }
         // SAFETY: the caller's promise.
         match unsafe { again(machine, at, buffer, page..page + 1) } {
             Ok(PAGE_SIZE) => arrived.good |= 1 << page,
@@ -118,9 +126,6 @@ pub unsafe fn complete<K: Kernel>(
     }
     arrived
 }
-
-/// How long [`complete_at_home`] goes on with pages that nobody waits for, in nanoseconds: meanwhile it serves nobody else.
-const RETRIES_NS: u64 = 500_000_000;
 
 /// Completes a read of a file (from its descriptor and offset) that ended early. What is missing is read page by page, first the
 /// page that was `touched`. The piece of a page with which the file ends is filled up with zeroes.

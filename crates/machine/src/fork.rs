@@ -287,6 +287,7 @@ impl<K: Kernel> Frozen<'_, K> {
         self.core.uncharge_buffers(buffers);
         self.core.vm.count_afresh();
         self.core.load.forked();
+        self.core.unread.clear();
         self.map.discards.clear();
     }
 

@@ -140,7 +140,7 @@ impl<K: Kernel> Handler<K> {
 
     fn serve(&mut self, machine: &Machine<K>, addr: usize, tid: u32) -> Served {
         // with many faults held back there would be no room for messages of other threads: then no fault is held back
-        let served = machine.serve(addr, if self.waiting < HELD_MAX { tid } else { 0 });
+        let served = machine.serve(addr, if self.waiting < HELD_MAX { tid } else { 0 }, self.waiting < DEFERRED_MAX / 2);
         match served {
             Served::Done | Served::Busy | Served::Lost => {}
             Served::Held => self.defer(machine, addr, tid),

@@ -225,7 +225,7 @@ unsafe fn place<K: Kernel>(
         && home.is_none()
     {
         let ns = count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
-        if op.count == 1 && op.touched().is_some() {
+        if op.count == 1 && op.touched().is_some() && read.result.is_ok() {
             core.vm.page_in_took(op.location.is_memory, ns);
         }
     }
@@ -235,8 +235,11 @@ unsafe fn place<K: Kernel>(
     }
     let keeps = home.is_none() && !vm.gives_up(op);
     let is_failed = |i: &u32| keeps && matches!(read.of(*i), IoResult::Io(_));
-    let mut is_read_again =
-        |i: &u32| vm.is_waited_for(op, *i) && unread.failed(op.page(*i), K::now_ns()) && !K::mistake(Mistake::LosesWhatIsNeeded);
+    let mut is_read_again = |i: &u32| {
+        vm.is_waited_for(op, *i)
+            && unread.failed(op.page(*i), op.count == 1, K::now_ns())
+            && !K::mistake(Mistake::LosesWhatIsNeeded)
+    };
     let again = (0..op.count).filter(is_failed).filter(&mut is_read_again).fold(0, |all, i| all | 1u128 << i);
     let check = |i: u32, expected: Tag| match read.of(i) {
         IoResult::Ok if home.is_none() && (!right[i as usize] || stored[i as usize] != expected) => IoResult::Corrupt,
@@ -247,7 +250,7 @@ unsafe fn place<K: Kernel>(
     let next = next.and_then(|next| issue(&mut core, map.read_of(next)));
     if home.is_some_and(|home| home.tags) {
         for i in arrived().filter(|i| matches!(places[*i as usize], Destination::Map | Destination::Park(_))) {
-            core.vm.set_base(op.page(i), stored[i as usize]);
+            core.vm.set_base_read(op, i, stored[i as usize]);
         }
     }
     // a page to be left parked needs a place; without one it is mapped
@@ -275,7 +278,8 @@ unsafe fn place<K: Kernel>(
     }
     drop(core);
     let lost = (0..op.count).filter(lost).count() as u32;
-    let is_unread = |i: &u32| matches!(read.of(*i), IoResult::Io(_)) && places[*i as usize] == Destination::Discard;
+    let is_unread =
+        |i: &u32| matches!(read.of(*i), IoResult::Io(_) | IoResult::Again) && places[*i as usize] == Destination::Discard;
     let unread = (0..op.count).filter(|i| op.wants(*i) && is_unread(i)).count() as u32;
     let touched = op.touched().map(addr_of);
     let (mut wake, mut refused_touch) = (false, false);

@@ -84,8 +84,9 @@ impl<K: Kernel> Machine<K> {
     /// Serves a touch of `addr`, except for I/O and waiting. For a recording, the lowest bit of `addr` says that the touch is a
     /// write.
     ///
-    /// `tid`: the faulting thread, if it may be [`Served::Held`]; else 0.
-    pub fn serve(&self, addr: usize, tid: u32) -> Served {
+    /// `tid`: the faulting thread, if load control may hold it ([`Served::Held`]); else 0. `may_wait`: it may be held because the page
+    /// could not be read lately.
+    pub fn serve(&self, addr: usize, tid: u32, may_wait: bool) -> Served {
         let write = addr & 1 == 1;
         let addr = addr & !(PAGE_SIZE - 1);
         let map = self.map.read();
@@ -110,8 +111,8 @@ impl<K: Kernel> Machine<K> {
             // filled in now would be discarded, too.
             return Served::Busy;
         }
-        let due = if core.unread.is_empty() { None } else { core.unread.is_due(page, K::now_ns) };
-        if due == Some(false) && (tid != 0 || self.config.delivery == Delivery::InThread) {
+        let due = if core.unread.is_empty() { None } else { core.unread.is_due(page, K::now_ns()) };
+        if due == Some(false) && may_wait {
             return Served::Held;
         }
         // (a fault that gets no frame is tried again, and counts then)
@@ -127,14 +128,16 @@ impl<K: Kernel> Machine<K> {
             }
         }
         let guarded = range.flags.has(Flags::GUARDED);
-        let alone = guarded || due.is_some(); // another page of the read may have failed
         let bounds =
-            if alone || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
+            if guarded || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
         let is_parked = !word.busy() && matches!(word.state(), State::Inactive | State::Clean);
         // what is parked takes a frame for a moment only, and does not wait for one that will not come
         let over_budget =
             self.shortage.is_starved() || is_parked && self.shortage.stuck_since().is_some() || K::mistake(Mistake::GoesOverBudget);
-        let mut fault = core.vm.fault(page, bounds.clone(), over_budget);
+        let mut fault = match due {
+            Some(_) => core.vm.fault_again(page, over_budget),
+            None => core.vm.fault(page, bounds.clone(), over_budget),
+        };
         if is_parked && fault == Fault::NoMemory && core.park.drops() > 0 {
             drop(core);
             self.drop_places(&map, true);

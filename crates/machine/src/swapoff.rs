@@ -62,7 +62,7 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 /// device every 500 ms.
 const TOLD_NS: u64 = 500_000_000;
 /// How long it waits after a read has failed, in nanoseconds: perhaps the device recovers.
-const UNREAD_NS: u64 = 20_000_000;
+const UNREAD_NS: u64 = 2_000_000;
 /// How long the daemon may take to make room for the buffers, in nanoseconds.
 const BUFFERS_NS: u64 = 1_000_000_000;
 

@@ -257,7 +257,7 @@ pub fn serve(shared: &Shared, addr: usize) -> Ended {
     let machine = &shared.machine;
     loop {
         let seen = machine.arrivals.count(); // first: any arrival after this ends the waits below
-        let served = machine.serve(addr & !1, 0); // without load control: the thread itself would have to sleep
+        let served = machine.serve(addr & !1, 0, true); // without load control: the thread itself would have to sleep
         match served {
             Served::Done | Served::Refused => {}
             Served::NotOurs if machine.step_behind(addr) => {}

@@ -211,19 +211,19 @@ impl OpenFile {
             self.flush_step(shared, with, object, at..end, &mut flushed);
             at = end;
         }
-        let synced = if sync {
+        // First what no later flush will tell: the device has lost pages that are not in memory, or the file has no room for some.
+        // (A page whose write has failed is still there.)
+        if sync {
             let _quiet = Quiet::new();
+            machine.sync_home(object, all).map_err(|e| self.fail("written to its device", e))?;
             if machine.core.lock().vm.take_home_lost(object) > 0 {
-                flushed.error.get_or_insert(FlushError::Beyond);
+                flushed.error = Some(FlushError::Beyond);
             }
-            machine.sync_home(object, all)
-        } else {
-            Ok(())
-        };
+        }
         match flushed.error {
             Some(FlushError::Io(e)) => Err(self.fail("written", e)),
             Some(FlushError::Beyond) => Err(Error::FileEnds { path: self.path.clone(), len: self.len()?, needed: None }),
-            None => synced.map_err(|e| self.fail("written to its device", e)),
+            None => Ok(()),
         }
     }
 

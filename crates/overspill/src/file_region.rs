@@ -501,9 +501,10 @@ impl FileRegion {
         let start = self.file().start();
         let needed = start + (self.skip + len) as u64;
         let had = self.file().len()?;
-        // The page with the old end was filled up with zeroes: if others have made the file longer, it has something else there.
+        // The page with the old end was filled up with zeroes: if others have made the file longer, it has something else there. The
+        // whole page is put right, also behind the new end: it is written as far as the file reaches.
         let end = self.skip + self.len;
-        let theirs = end..end.next_multiple_of(PAGE_SIZE).min(self.skip + len).min(had.saturating_sub(start) as usize);
+        let theirs = end..end.next_multiple_of(PAGE_SIZE).min(had.saturating_sub(start) as usize);
         let mut bytes = vec![0; if self.access() == Access::ReadOnly { 0 } else { theirs.len() }];
         self.file().read_exact(&mut bytes, start + end as u64)?;
         if had < needed {
@@ -511,6 +512,13 @@ impl FileRegion {
                 return Err(Error::FileEnds { path: self.path().into(), len: had, needed: Some(needed) });
             }
             self.file().set_len(needed)?;
+            // Others had cut it: it has zeroes there now, whatever it had.
+            let cut = had.saturating_sub(start) / PAGE_SIZE as u64..end.div_ceil(PAGE_SIZE) as u64;
+            if cut.start < cut.end {
+                let _quiet = crate::quiet::Quiet::new();
+                let machine = &self.region.pager().0.shared.machine;
+                machine.core.lock().vm.forget_bases(self.region.object(), cut);
+            }
         }
         // pages that were found to lie beyond the end
         let first = if self.access() == Access::ReadOnly { end / PAGE_SIZE } else { end.div_ceil(PAGE_SIZE) };
@@ -520,11 +528,11 @@ impl FileRegion {
         }
         let old = core::mem::replace(&mut self.len, len);
         self.look_at_length();
-        if !bytes.is_empty()
-            && let Err(e) = self.write_at(&bytes, old)
-        {
-            self.len = old;
-            return Err(e);
+        if !bytes.is_empty() {
+            self.len = len.max(old + bytes.len());
+            let written = self.write_at(&bytes, old);
+            self.len = if written.is_ok() { len } else { old };
+            written?;
         }
         Ok(())
     }

@@ -110,6 +110,19 @@ fn case(name: &str, path: &Path) {
             assert!(std::fs::read(path).expect("the file") == model);
             pager.check();
         }
+        // A write and the device fail in one flush. A failed write is told by the next flush, too, what the device has lost is not:
+        // so that is told first.
+        "together" => {
+            let mut region = open();
+            for (byte, told) in [(201, Ok(())), (202, Err(())), (203, Ok(()))] {
+                (model[0], _) = (byte, region.write_at(&[byte], 0).expect("written"));
+                match told {
+                    Ok(()) => region.flush(..).expect("flushed"),
+                    Err(()) => io(region.flush(..), "written to its device"),
+                }
+            }
+            assert!(std::fs::read(path).expect("the file") == model);
+        }
         // Page 9 cannot be read: copies are refused, its neighbours are well.
         "read" => {
             let region = open();
@@ -253,6 +266,7 @@ fn main() {
             ("write", "home_write=3,home_write_fails=2"),
             ("evict", "home_write=2,home_write_fails=3"),
             ("sync", "sync=1"),
+            ("together", "home_write=1,home_write_fails=1,sync=1"),
             ("read", "bad_page=10"),
             ("full", ""),
             ("fork", ""),

@@ -405,6 +405,37 @@ fn changes_behind_the_end_are_told() {
     }
 }
 
+/// A page in which the file ends was written as far as it goes. While it was written, the program touched it, so it stayed in
+/// memory, with what the file has no room for. The first flush said so, and the next one that all was well.
+#[test]
+fn a_page_that_is_rescued_is_told_again() {
+    for pager in both() {
+        let mut rescued = 0;
+        for _ in 0..200 {
+            let file = Temp::new("rescued", &random_bytes(2 * PAGE));
+            let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+            bytes_of(&region);
+            let theirs = OpenOptions::new().write(true).open(&file.0).expect("the file");
+            theirs.set_len(PAGE as u64 + 1904).expect("shorter");
+            region.write_at(b"changed", PAGE + 1900).expect("in memory");
+            let before = pager.counters().file_pages_out.get();
+            let mut others = pager.region(2 * BUDGET as usize).expect("memory");
+            others.chunks_mut(PAGE).take_while(|_| pager.counters().file_pages_out.get() == before).for_each(|page| page[0] = 1);
+            let mut seven = [0; 7];
+            if region.read_at(&mut seven, PAGE + 1900).is_ok() && seven == *b"changed" {
+                rescued += 1;
+                for _ in 0..2 {
+                    assert!(matches!(region.flush(..), Err(Error::FileEnds { .. })), "the file has no room for all of it");
+                }
+            }
+            if rescued == 3 {
+                break;
+            }
+        }
+        assert!(rescued > 0, "none was touched in time");
+    }
+}
+
 /// A file that there is not is made, and becomes longer in steps. Nothing else is.
 /// A drop loses the error of its last write; `close` returns it.
 #[test]
@@ -523,6 +554,41 @@ fn what_others_append_is_seen_by_those_who_may_change_it() {
                 assert_eq!(std::fs::read(&file.0).expect("the file"), bytes);
             }
         }
+    }
+}
+
+/// Others appended bytes, and the region grew over a part of them: over the rest, in the same page, zeroes were written.
+#[test]
+fn what_others_append_stays_behind_the_end_of_a_region() {
+    for pager in both() {
+        let bytes = random_bytes(PAGE + 3000);
+        let file = Temp::new("behind", &bytes[..PAGE + 100]);
+        let mut region = FileOptions::new(Access::ReadWrite).capacity(PAGE + 2000).open(&pager, &file.0).expect("a region");
+        assert_eq!(bytes_of(&region), bytes[..PAGE + 100], "the page is in memory");
+        OpenOptions::new().append(true).open(&file.0).expect("the file").write_all(&bytes[PAGE + 100..]).expect("written");
+        for len in [PAGE + 100, PAGE + 200, PAGE + 2000] {
+            region.grow(len).expect("it is longer now");
+            assert_eq!(bytes_of(&region), bytes[..len]);
+            region.flush(..).expect("flushed");
+            assert!(std::fs::read(&file.0).expect("the file") == bytes, "after it has grown to {len}");
+        }
+    }
+}
+
+/// Others cut a file, and `grow` made it longer again, with zeroes. Pages in memory still counted as what the file had: a flush
+/// left them out.
+#[test]
+fn a_region_that_grows_over_a_cut_writes_what_it_has() {
+    for pager in both() {
+        let bytes = random_bytes(4 * PAGE);
+        let file = Temp::new("regrown", &bytes);
+        let mut region = FileOptions::new(Access::ReadWrite).capacity(MIB).open(&pager, &file.0).expect("a region");
+        assert_eq!(bytes_of(&region), bytes, "all of it is in memory");
+        OpenOptions::new().write(true).open(&file.0).expect("the file").set_len(PAGE as u64 + 100).expect("shorter");
+        region.grow(5 * PAGE).expect("longer");
+        region.flush(..).expect("flushed");
+        let there = std::fs::read(&file.0).expect("the file");
+        assert!(there[..4 * PAGE] == bytes && there[4 * PAGE..] == [0; PAGE]);
     }
 }
 

@@ -76,7 +76,7 @@ impl Queue {
     pub fn serve(&self, machine: &Machine<Sim>, addr: usize) -> bool {
         loop {
             let seen = machine.arrivals.count();
-            match machine.serve(addr & !1, 0) {
+            match machine.serve(addr & !1, 0, true) {
                 Served::Done | Served::Refused => return true,
                 Served::Lost => return false,
                 Served::Busy | Served::Held => {

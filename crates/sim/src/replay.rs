@@ -263,7 +263,7 @@ impl Replay {
     }
 
     fn fault(&mut self, at: u64) {
-        let served = self.machine.serve(flat::PROGRAM + ((at as usize) << PAGE_SHIFT), 0);
+        let served = self.machine.serve(flat::PROGRAM + ((at as usize) << PAGE_SHIFT), 0, false);
         self.machine.drop_places(&self.machine.map.read(), true);
         match served {
             Served::Done | Served::NoMemory => {}

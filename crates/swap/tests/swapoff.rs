@@ -336,3 +336,27 @@ fn a_write_back_that_finds_no_space_is_not_waited_for() {
     assert_eq!(vm.write_back_slots(1, page(0)).map(|run| run.first), Some(slot), "it is tried again");
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::NoRoom);
 }
+
+/// One page could not be read, and its swapoff into memory looked for more to do meanwhile: each pass that had failed was followed
+/// by one that had nothing to try, and only passes that fail in a row counted. It never gave up.
+#[test]
+fn passes_that_try_nothing_do_not_hide_those_that_fail() {
+    let mut vm = core(4000);
+    put(&mut vm, 0..1, 0, true);
+    let mut off = begin(&mut vm, OLD).expect("there is memory");
+    let fail = |vm: &mut Core, off: &mut Swapoff| {
+        let SwapoffStep::PageIn(op) = next(vm, off) else { panic!("there is no other device") };
+        assert_eq!(next(vm, off), SwapoffStep::Wait, "the only page is being read");
+        let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
+        vm.page_in_arrived(&op, 0..END, |_, _| IoResult::Io(5), &mut places);
+        places[0]
+    };
+    for _ in 0..3 {
+        assert_eq!((fail(&mut vm, &mut off), state(&vm, 0)), (Destination::Discard, State::PagedOut), "it stays");
+        off.note_read(0, 1);
+    }
+    assert!(off.unreadable_passes() > 0);
+    off.give_up_unreadable();
+    assert_eq!((fail(&mut vm, &mut off), state(&vm, 0)), (Destination::Lost, State::Lost));
+    end(&mut vm, &mut off);
+}

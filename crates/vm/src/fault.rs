@@ -175,6 +175,20 @@ impl<P: Pager> Vm<P> {
         }
     }
 
+    /// A touch of a page whose last read has failed: it is read once more, by itself, and nothing is learned from it.
+    pub fn fault_again(&mut self, page: PageId, over_budget: bool) -> Fault {
+        let word = self.table.get(page);
+        let bounds = page.index()..page.index() + 1;
+        if word.state() != State::PagedOut || word.busy() {
+            return self.fault(page, bounds, over_budget);
+        }
+        if self.room() == 0 && !over_budget {
+            return Fault::NoMemory;
+        }
+        self.count_over_budget();
+        self.read_cluster(None, page, 1, bounds, true, over_budget).map_or(Fault::NoMemory, Fault::PageIn)
+    }
+
     /// A parked page is mapped again (`No`: it could not be, it stays parked). Returns whether waiting faults must be woken. If it
     /// is mapped, the caller charges the parked copy until that is dropped.
     pub fn restore_done(&mut self, page: PageId, filled: Filled) -> bool {

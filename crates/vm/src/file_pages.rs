@@ -23,6 +23,7 @@
 use crate::frames::On;
 use crate::home::{Access, Flush, FlushScan, Home, Homes};
 use crate::page::State;
+use crate::page_in::PageIn;
 use crate::pager::{IoResult, Location, Pager};
 use crate::types::{DeviceId, FrameId, ObjectId, PAGE_SHIFT, PageId, PageIndex, Tag};
 use crate::vm::Vm;
@@ -37,7 +38,7 @@ impl<P: Pager> Vm<P> {
         if self.base.is_empty() {
             self.base = tags.unwrap_or_default();
         }
-        self.homes[object.0 as usize] = Some(Homes { home, reading: 0, writing: 0, lost: 0, syncing: false });
+        self.homes[object.0 as usize] = Some(Homes { home, reading: 0, writing: 0, lost: 0, forgotten: 0, syncing: false });
     }
 
     /// How many tags [`Vm::set_home`] takes: one for each frame, or none if there are some already.
@@ -125,6 +126,18 @@ impl<P: Pager> Vm<P> {
         }
     }
 
+    /// As [`Vm::set_base`], for page `i` of a read. If tags were forgotten since it began, the page counts as changed: what was read
+    /// may not have reached the device.
+    pub fn set_base_read(&mut self, op: &PageIn, i: u32, tag: Tag) {
+        if self.forgotten(op.first.object()) == op.forgotten {
+            self.set_base(op.page(i), tag);
+        }
+    }
+
+    pub(crate) fn forgotten(&self, object: ObjectId) -> u32 {
+        self.homes[object.0 as usize].map_or(0, |homes| homes.forgotten)
+    }
+
     pub(crate) fn base_of(&self, frame: FrameId) -> Tag {
         self.base.get(frame.at()).copied().unwrap_or(Tag::UNKNOWN)
     }
@@ -143,8 +156,11 @@ impl<P: Pager> Vm<P> {
     }
 
     /// These pages count as changed until they are written again: what was written may not have reached the device. That holds for
-    /// a write that is under way, too: it may have ended on the device, and only not been reported.
+    /// a write or read that is under way, too: it may have ended on the device, and only not been reported.
     pub fn forget_bases(&mut self, object: ObjectId, range: Range<PageIndex>) {
+        if let Some(homes) = &mut self.homes[object.0 as usize] {
+            homes.forgotten = homes.forgotten.wrapping_add(1);
+        }
         let (first, count) = (PageId::new(object, range.start), range.end - range.start);
         self.each_of_some(first, count, u64::MAX, |vm, page| {
             vm.forget_base(page);
@@ -196,6 +212,7 @@ impl<P: Pager> Vm<P> {
     pub fn home_is_shorter(&mut self, page: PageId) -> Option<FrameId> {
         let word = self.table.get(page);
         let parked = self.in_laundry(word);
+        self.set_base(page, Tag::UNKNOWN); // if it has been touched, it stays, and the file has nothing of it
         self.launder_end(page, word, false);
         let frame = parked?;
         self.dequeue(frame);

@@ -32,6 +32,8 @@ pub(crate) struct Homes {
     pub(crate) writing: u32,
     /// Changed pages that were given up because the file had become too short, since somebody asked.
     pub(crate) lost: u32,
+    /// How often pages' tags were forgotten: what was read before may not be what the file has.
+    pub(crate) forgotten: u32,
     /// Somebody flushes it and will wait for its device.
     pub(crate) syncing: bool,
 }

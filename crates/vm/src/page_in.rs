@@ -63,6 +63,8 @@ pub struct PageIn {
     pub(crate) has_rest: bool,
     /// Tells it from all others in flight.
     pub(crate) read: u32,
+    /// How often tags of the file's pages had been forgotten when it began.
+    pub(crate) forgotten: u32,
     pub(crate) stream: Option<StreamRef>,
     /// It is of no stream; the rest of its window is what lies around this page.
     pub(crate) around: Option<Around>,
@@ -87,6 +89,7 @@ impl PageIn {
             gives_up: false,
             has_rest: false,
             read,
+            forgotten: 0,
             stream: None,
             around: None,
         }
@@ -304,7 +307,7 @@ impl<P: Pager> Vm<P> {
         self.counters.file_pages_in.add(wanted.count_ones() as u64);
         self.note_usage();
         let location = Self::home_location(home, first);
-        PageIn { count, wanted, ..PageIn::new(first, Slot(0), location, self.read) }
+        PageIn { count, wanted, forgotten: self.forgotten(first.object()), ..PageIn::new(first, Slot(0), location, self.read) }
     }
 
     /// The reader of this stream has come to `page`, as far as was read for it: the next window, if its pages are out and frames
@@ -461,9 +464,15 @@ impl<P: Pager> Vm<P> {
         self.pager.stored(op.page(i)) == Some((Slot(op.slot.0 + i), tag))
     }
 
+    /// Whether a page is still the one that was to be read by `op`.
+    fn is_read_by(&mut self, op: &PageIn, word: PageWord) -> bool {
+        word.busy() && word.state() == State::PagedOut && self.frames.queues.idle_words(word.frame().0)[READ] == op.read
+    }
+
     /// Whether a thread waits for page `i` of a cluster that has been read.
-    pub fn is_waited_for(&self, op: &PageIn, i: u32) -> bool {
-        op.touched() == Some(i) || self.table.get(op.page(i)).wanted()
+    pub fn is_waited_for(&mut self, op: &PageIn, i: u32) -> bool {
+        let word = self.table.get(op.page(i));
+        self.is_read_by(op, word) && (op.touched() == Some(i) || word.wanted())
     }
 
     /// Whether pages of a cluster that cannot be read are given up.
@@ -495,9 +504,7 @@ impl<P: Pager> Vm<P> {
         for i in (0..op.count).map(|n| op.nth(n)) {
             let page = op.page(i);
             let word = self.table.get(page);
-            let still_wanted =
-                word.busy() && word.state() == State::PagedOut && self.frames.queues.idle_words(word.frame().0)[READ] == op.read;
-            if !still_wanted {
+            if !self.is_read_by(op, word) {
                 places[i as usize] = Destination::Discard;
                 continue;
             }

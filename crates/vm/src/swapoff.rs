@@ -333,7 +333,7 @@ impl<P: Pager> Vm<P> {
         }
         off.at = PageId::new(ObjectId(0), 0);
         off.to_memory = off.read && off.left == used.stored;
-        off.unreadable_passes = if off.unread && !off.read { off.unreadable_passes + 1 } else { 0 };
+        off.unreadable_passes += u32::from(off.unread && !off.read); // (one that has tried nothing does not count)
         (off.read, off.unread) = (false, false);
         off.left = used.stored;
         if used.stored > 0 && core::mem::take(&mut off.found) { SwapoffStep::Again } else { SwapoffStep::Wait }
@@ -427,6 +427,7 @@ impl<P: Pager> Vm<P> {
             }
             match result(i, expected) {
                 IoResult::Ok => arrived.good |= 1 << i,
+                IoResult::Again => arrived.unread |= 1 << i,
                 IoResult::Io(_) if !run.gives_up => arrived.unread |= 1 << i,
                 outcome => {
                     if outcome == IoResult::Corrupt {

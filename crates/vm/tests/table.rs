@@ -697,6 +697,26 @@ fn a_write_that_failed_may_have_reached_the_file() {
     vm.check(1);
 }
 
+/// A page was being read while fdatasync failed: what was read had not reached the device, which then forgot it. The page counted
+/// as unchanged, and the next flush left it out and succeeded.
+#[test]
+fn a_read_that_a_failed_sync_overtakes_counts_as_changed() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    for (index, base) in [(3, Tag::UNKNOWN), (4, tag(1))] {
+        let Fault::PageIn(op) = fault(&mut vm, index) else { panic!("it is at home") };
+        if index == 3 {
+            vm.forget_bases(page(0).object(), 0..100);
+        }
+        let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
+        vm.page_in_arrived(&op, BOUNDS, |_, _| IoResult::Ok, &mut places);
+        vm.set_base_read(&op, 0, tag(1));
+        vm.page_in_done(op.first, Filled::Mapped);
+        let flushed = flush(&mut vm);
+        assert_eq!(flushed.last().map(|flush| (flush.page, flush.base)), Some((page(index), base)));
+        flushed.iter().for_each(|flush| vm.flush_settled(flush.page));
+    }
+}
+
 /// A page that is being read ahead is mapped before that is reported. The program changed it in between, and a flush took it for a
 /// page that is not in memory: it succeeded without that change, or the change was lost when the region was dropped (a seed of
 /// `a_file_has_what_was_flushed`).
@@ -753,6 +773,22 @@ fn a_page_is_not_read_while_it_is_written() {
     vm.home_write_ended(page(3).object());
     assert!(!vm.is_writing(page(3).object(), 0..100));
     read_home(&mut vm, 3, tag(2));
+    vm.check(1);
+}
+
+/// A page that was to be written lay beyond the end of its file, and was touched meanwhile, so it stayed. It counted as unchanged
+/// when its change was taken back, although the file had nothing of it.
+#[test]
+fn a_page_that_stays_behind_the_end_of_its_file_is_changed() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    read_home(&mut vm, 3, tag(1));
+    assert!(!park(&mut vm, 3, Parked::Yes));
+    assert_eq!(compare_with(&mut vm, 3, tag(2)), Compared::WriteHome);
+    assert!(matches!(fault(&mut vm, 3), Fault::Restore { .. }));
+    vm.restore_done(page(3), Filled::Mapped);
+    assert_eq!(vm.home_is_shorter(page(3)), None);
+    assert_eq!(flush(&mut vm)[0].base, Tag::UNKNOWN);
+    vm.flush_settled(page(3));
     vm.check(1);
 }
 

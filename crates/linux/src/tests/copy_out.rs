@@ -19,11 +19,11 @@ fn nothing_comes_to_a_page_that_is_still_to_be_discarded() {
         machine.manage(&mut map, range);
         map.copying.begin([base + P].into_iter());
     }
-    assert!(matches!(machine.serve(base + P, 0), Served::Busy));
-    assert!(matches!(machine.serve(base, 0), Served::Done));
+    assert!(matches!(machine.serve(base + P, 0, false), Served::Busy));
+    assert!(matches!(machine.serve(base, 0, false), Served::Done));
     assert!(!sys::is_resident(base + P), "nor did it come with its neighbour");
     machine.map.write().copying.end();
-    assert!(matches!(machine.serve(base + P, 0), Served::Done) && sys::is_resident(base + P));
+    assert!(matches!(machine.serve(base + P, 0, false), Served::Done) && sys::is_resident(base + P));
     // SAFETY: nobody uses it any more.
     unsafe { area::unmap(base as *mut u8, 3 * super::LEN) };
 }

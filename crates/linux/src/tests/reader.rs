@@ -19,7 +19,7 @@ use overspill_vm::types::PAGE_SIZE;
 /// Serves a touch of a page that must be read, to the end. Returns how often `core` and `map` were taken.
 fn hard_fault(machine: &Machine, reader: &mut Reader, addr: usize) -> (u32, u32) {
     let before = (times_taken(machine.core.word()), times_taken(machine.map.word()));
-    let Served::Read(read) = machine.serve(addr, 0) else { panic!("it is in memory") };
+    let Served::Read(read) = machine.serve(addr, 0, false) else { panic!("it is in memory") };
     reader.start(machine, read);
     while reader.in_flight() > 0 {
         reader.io.wait(None);
@@ -40,7 +40,7 @@ fn paged_out(machine: &Machine, base: usize) -> Range {
         machine.manage(&mut map, range);
     }
     for addr in (0..pages).map(|i| base + i * PAGE_SIZE) {
-        machine.serve(addr, 0);
+        machine.serve(addr, 0, false);
         // SAFETY: our own mapping, and the page is there.
         unsafe { core::ptr::write_bytes(addr as *mut u8, 7, PAGE_SIZE) };
     }
@@ -68,7 +68,7 @@ fn a_page_that_arrives_while_a_call_is_under_way_is_read_once() {
     while !machine.map.read().program.is_changing() {
         std::thread::yield_now();
     }
-    let Served::Read(read) = machine.serve(base, 0) else { panic!("it is in memory") };
+    let Served::Read(read) = machine.serve(base, 0, false) else { panic!("it is in memory") };
     handler.reader.start(&machine, read);
     handler.reap(&machine, |_| {});
     let state = || machine.core.lock().vm.page(range.page(base)).state();
@@ -101,7 +101,7 @@ fn what_is_late_does_not_come_to_another_pagers_memory() {
     map_at(AT, 3 * LEN).expect("nothing is there");
     paged_out(&machine, AT);
     let mut reader = Reader::new(Engine::Psync, 8).expect("a reader");
-    let Served::Read(read) = machine.serve(AT, 0) else { panic!("it is in memory") };
+    let Served::Read(read) = machine.serve(AT, 0, false) else { panic!("it is in memory") };
     reader.start(&machine, read);
     let (tell, told) = std::sync::mpsc::channel();
     let (go, gone) = std::sync::mpsc::channel();
@@ -145,9 +145,9 @@ fn who_touches_what_is_still_to_be_given_up_does_that_first() {
     let Some((machine, base)) = machine("behind") else { return };
     paged_out(&machine, base);
     machine.forget_range(&mut machine.map.write(), base, base + LEN);
-    assert_eq!(machine.serve(base, 0), Served::NotOurs);
+    assert_eq!(machine.serve(base, 0, false), Served::NotOurs);
     assert!(machine.step_behind(base) && !machine.step_behind(base));
-    assert_eq!(machine.serve(base, 0), Served::Done);
+    assert_eq!(machine.serve(base, 0, false), Served::Done);
     // SAFETY: the page is there, and nobody writes it.
     assert_eq!(unsafe { *(base as *const [u8; PAGE_SIZE]) }, [0; PAGE_SIZE]);
     // SAFETY: nobody uses it any more.
@@ -174,7 +174,7 @@ fn who_waits_for_a_buffer_comes_before_the_next_windows() {
     let mut reader = Reader::new(Engine::Psync, 2).expect("a reader");
     [0, 4, 6].into_iter().for_each(|first| reader.start(&machine, window(first)));
     assert_eq!(reader.in_flight(), CLUSTERS);
-    assert!(matches!(machine.serve(base + PAGE_SIZE, 0), Served::Busy), "its reader waits");
+    assert!(matches!(machine.serve(base + PAGE_SIZE, 0, false), Served::Busy), "its reader waits");
     reader.start(&machine, window(8));
     assert_eq!((reader.in_flight(), out()), (CLUSTERS, vec![0, 2, 4, 6, 8, 10]), "who starts it does not wait");
     let mut order = Vec::new();

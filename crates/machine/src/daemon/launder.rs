@@ -1,5 +1,6 @@
 //! Laundering: the content of parked pages is compared with the stored content, and written if it changed.
 
+use super::out_of_memory::note;
 use super::{BATCH, Daemon, Trouble};
 use crate::errno::{self, Errno};
 use crate::growth;
@@ -251,7 +252,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 run
             };
             let Some(run) = run else {
-                self.trouble = Some(Trouble::Swap(room.err().unwrap_or(errno::ENOSPC)));
+                note(&mut self.trouble, room.err().unwrap_or(errno::ENOSPC));
                 break;
             };
             if run.location.is_memory {
@@ -378,6 +379,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                     let content = unsafe { K::parked(machine.parking.addr(self.home_dirty[at].place)) };
                     if reaches_beyond(&content, bytes) {
                         machine.core.lock().vm.home_is_cut(first.object());
+                        self.home_dirty[at].tag = Tag::UNKNOWN; // the file will not have what the page has
                     }
                     (1, bytes, rest)
                 }
@@ -568,7 +570,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             Ok(_) => IoResult::Io(errno::EIO), // cut short: the pages after the cut were not written
         };
         if whole < w.count {
-            self.trouble = Some(Trouble::Swap(done.result.err().unwrap_or(errno::EIO)));
+            note(&mut self.trouble, done.result.err().unwrap_or(errno::EIO));
         }
         let run = w.run.expect("a write in flight");
         let device = run.location.device;

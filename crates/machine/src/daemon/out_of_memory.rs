@@ -14,6 +14,8 @@ use overspill_vm::types::ObjectId;
 const GRACE_NS: u64 = 3_000_000_000;
 /// The same if a swap device reports errors: it may recover.
 const DEVICE_GRACE_NS: u64 = 10_000_000_000;
+/// The same while a write is under way, which may yet succeed.
+const WRITES_GRACE_NS: u64 = 60_000_000_000;
 /// The same if it is files that cannot be written, whose pages are changed. Longer, because a person may make room meanwhile, and
 /// because there is no other place for these pages.
 const FILE_GRACE_NS: u64 = 30_000_000_000;
@@ -39,7 +41,7 @@ struct Outlook {
     progress: bool,
     /// Why writing failed.
     trouble: Option<Trouble>,
-    /// Writes are under way: those of a device that reports errors may yet succeed.
+    /// Writes are under way.
     writes: bool,
     /// How long there has been no progress, in nanoseconds.
     stuck_ns: Option<u64>,
@@ -58,6 +60,18 @@ enum Verdict {
     GiveUp,
 }
 
+/// Whether an error of a write to swap says that there is no room.
+fn is_full(why: Errno) -> bool {
+    matches!(why, errno::ENOSPC | errno::EDQUOT | errno::ENOMEM | errno::EFBIG)
+}
+
+/// Writing to swap has failed. That one device is full does not make up for another one that reports errors.
+pub(super) fn note(trouble: &mut Option<Trouble>, why: Errno) {
+    if !(is_full(why) && matches!(*trouble, Some(Trouble::Swap(before)) if !is_full(before))) {
+        *trouble = Some(Trouble::Swap(why));
+    }
+}
+
 /// Trouble is one of two things. Memory is full, writes fail, and no frame has come free for a while: swap is full or broken. Or
 /// there is no frame left even above the budget, and no page that could be written. Parking pages is no progress: soft faults of
 /// other threads undo it for ever.
@@ -67,12 +81,12 @@ fn judge(outlook: Outlook) -> Verdict {
     let exhausted = !free_above && !writable;
     let (grace, waits) = match trouble {
         Some(Trouble::File(..)) => (file_grace_ns, false),
-        Some(Trouble::Swap(errno::ENOSPC | errno::EDQUOT | errno::ENOMEM | errno::EFBIG)) | None => (GRACE_NS, false),
-        Some(Trouble::Swap(_)) => (DEVICE_GRACE_NS, writes),
+        Some(Trouble::Swap(why)) if !is_full(why) => (DEVICE_GRACE_NS, writes),
+        Some(Trouble::Swap(_)) | None => (GRACE_NS, false),
     };
     match stuck_ns {
         _ if progress || !(fails || exhausted) => Verdict::Fine,
-        Some(ns) if ns > grace && !waits => Verdict::GiveUp,
+        Some(ns) if ns > grace && (!waits || ns > WRITES_GRACE_NS) => Verdict::GiveUp,
         _ => Verdict::Wait,
     }
 }
@@ -223,6 +237,7 @@ mod tests {
             ("while others are under way", Outlook { trouble: io, writes: true, ..full }, Verdict::Wait),
             ("swap is full", Outlook { trouble: no_space, stuck_ns: Some(GRACE_NS + 1), ..full }, Verdict::GiveUp),
             // (a full file is tried at once again, so that some write is always under way)
+            ("for very long", Outlook { trouble: io, writes: true, stuck_ns: Some(WRITES_GRACE_NS + 1), ..full }, Verdict::GiveUp),
             ("and writes are under way", Outlook { trouble: no_space, writes: true, ..full }, Verdict::GiveUp),
             ("writes to a file fail", Outlook { trouble: file, ..full }, Verdict::Wait),
             ("for longer", Outlook { trouble: file, stuck_ns: Some(FILE_GRACE_NS + 1), ..full }, Verdict::GiveUp),
@@ -237,6 +252,17 @@ mod tests {
             ("no frame, but something to write", Outlook { free_above: false, ..full }, Verdict::Fine),
         ] {
             assert_eq!(judge(outlook), verdict, "{what}");
+        }
+    }
+
+    /// One device was full and the other one reported errors: the program was stopped after three seconds, "memory and swap are both
+    /// full".
+    #[test]
+    fn a_full_device_does_not_hide_one_that_fails() {
+        let mut trouble = None;
+        for (why, told) in [(errno::ENOSPC, errno::ENOSPC), (errno::EIO, errno::EIO), (errno::ENOSPC, errno::EIO)] {
+            note(&mut trouble, why);
+            assert!(matches!(trouble, Some(Trouble::Swap(error)) if error == told), "{why}");
         }
     }
 
