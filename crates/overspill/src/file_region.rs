@@ -501,8 +501,8 @@ impl FileRegion {
         let start = self.file().start();
         let needed = start + (self.skip + len) as u64;
         let had = self.file().len()?;
-        // The page with the old end was filled up with zeroes: if others have made the file longer, it has something else there. The
-        // whole page is put right, also behind the new end: it is written as far as the file reaches.
+        // The page with the old end was filled up with zeroes: if others have made the file longer, it has something else there.
+        // The whole page is put right, also behind the new end: it is written as far as the file reaches.
         let end = self.skip + self.len;
         let theirs = end..end.next_multiple_of(PAGE_SIZE).min(had.saturating_sub(start) as usize);
         let mut bytes = vec![0; if self.access() == Access::ReadOnly { 0 } else { theirs.len() }];

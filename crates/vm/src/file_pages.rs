@@ -126,8 +126,8 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// As [`Vm::set_base`], for page `i` of a read. If tags were forgotten since it began, the page counts as changed: what was read
-    /// may not have reached the device.
+    /// As [`Vm::set_base`], for page `i` of a read. If tags were forgotten since it began, the page counts as changed: what was
+    /// read may not have reached the device.
     pub fn set_base_read(&mut self, op: &PageIn, i: u32, tag: Tag) {
         if self.forgotten(op.first.object()) == op.forgotten {
             self.set_base(op.page(i), tag);

@@ -255,8 +255,7 @@ mod tests {
         }
     }
 
-    /// One device was full and the other one reported errors: the program was stopped after three seconds, "memory and swap are both
-    /// full".
+    /// One device was full and the other one reported errors: the program was stopped after three seconds, as if both were full.
     #[test]
     fn a_full_device_does_not_hide_one_that_fails() {
         let mut trouble = None;
