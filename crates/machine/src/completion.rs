@@ -110,12 +110,15 @@ pub unsafe fn complete<K: Kernel>(
     if arrived.result.is_ok() {
         return arrived;
     }
-    let begin = K::now_ns();
+    let (begin, whole) = (K::now_ns(), arrived.result);
     arrived.result = Ok(pages << PAGE_SHIFT);
-    for page in arrived.good.trailing_ones() as usize..pages {
+    let left = arrived.good.trailing_ones() as usize..pages;
+    let from = left.start + begin as usize % left.len(); // elsewhere each time: what comes first may take all the time
+    for page in (from..pages).chain(left.start..from) {
         if K::now_ns() - begin > RETRIES_NS {
-            arrived.untried |= first(pages) & !first(page);
-            break;
+            arrived.untried |= 1 << page;
+            arrived.result = whole;
+            continue;
         }
         // SAFETY: the caller's promise.
         match unsafe { again(machine, at, buffer, page..page + 1) } {

@@ -349,26 +349,32 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// Waits until the device has what was written to an object's file. If it fails, its pages in memory (of the first `pages`)
-    /// count as changed: nobody knows which of the writes since the last success are lost.
+    /// count as changed: nobody knows which of the writes since the last success are lost. Else returns how many changed pages the
+    /// file has had no room for, since somebody was told.
     ///
     /// => [`Machine::begin_sync`]
     ///
     /// # Errors
     /// As fdatasync(2).
-    pub fn sync_home(&self, object: ObjectId, pages: PageIndex) -> Result<(), Errno> {
+    pub fn sync_home(&self, object: ObjectId, pages: PageIndex) -> Result<u32, Errno> {
         let fd = self.map.read().home(object).expect("its pages are flushed").fd;
         let synced = if self.inject.sync() { Err(errno::EIO) } else { K::sync(fd) };
         if synced.is_err() && !K::mistake(Mistake::ForgetsFailedSyncs) {
-            let mut at = 0;
-            while at < pages {
-                let end = pages.min(at + FORGET_PAGES);
-                self.core.lock().vm.forget_bases(object, at..end);
-                at = end;
-            }
+            self.forget_bases(object, 0..pages);
         }
-        self.core.lock().vm.sync_ends(object);
+        let mut core = self.core.lock();
+        let lost = synced.map(|()| core.vm.take_home_lost(object));
+        core.vm.sync_ends(object);
+        drop(core);
         self.arrivals.announce();
-        synced
+        lost
+    }
+
+    /// As [`overspill_vm::Vm::forget_bases`], in steps.
+    pub fn forget_bases(&self, object: ObjectId, pages: Range<PageIndex>) {
+        for at in pages.clone().step_by(FORGET_PAGES as usize) {
+            self.core.lock().vm.forget_bases(object, at..pages.end.min(at + FORGET_PAGES));
+        }
     }
 
     /// Whether nothing is known of the pages of an object, and no transfer of its file is under way: then it can be closed.

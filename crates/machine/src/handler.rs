@@ -15,6 +15,8 @@ use crate::serve::Served;
 const DEFERRED_MAX: usize = 1024;
 /// With more of them no fault is held back for its thread's turn.
 const HELD_MAX: usize = 32;
+/// With more of them none is held back because its page could not be read.
+const UNREAD_MAX: usize = DEFERRED_MAX / 2;
 /// How soon a handler tries a waiting fault again, in nanoseconds: at first, and at most. The delay doubles each time. (A constant
 /// 200 us cost minutes on a busy machine: docs/decisions/0018.)
 const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
@@ -139,8 +141,9 @@ impl<K: Kernel> Handler<K> {
     }
 
     fn serve(&mut self, machine: &Machine<K>, addr: usize, tid: u32) -> Served {
-        // with many faults held back there would be no room for messages of other threads: then no fault is held back
-        let served = machine.serve(addr, if self.waiting < HELD_MAX { tid } else { 0 }, self.waiting < DEFERRED_MAX / 2);
+        // with many faults held back there would be no room for messages of other threads
+        let held = if self.waiting < HELD_MAX { tid } else { 0 };
+        let served = machine.serve(addr, held, self.waiting < UNREAD_MAX);
         match served {
             Served::Done | Served::Busy | Served::Lost => {}
             Served::Held => self.defer(machine, addr, tid),

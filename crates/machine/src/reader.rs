@@ -231,7 +231,7 @@ unsafe fn place<K: Kernel>(
     }
     let Core { vm, unread, .. } = &mut *core;
     if !unread.is_empty() {
-        arrived().for_each(|i| unread.forget(op.page(i)));
+        arrived().for_each(|i| unread.forget(op.page(i), K::now_ns()));
     }
     let keeps = home.is_none() && !vm.gives_up(op);
     let is_failed = |i: &u32| keeps && matches!(read.of(*i), IoResult::Io(_));

@@ -28,7 +28,7 @@ pub enum Served {
     Refused,
     /// No frame is free.
     NoMemory,
-    /// Another thread has the load-control token, so this one must wait: see [`crate::load_control`].
+    /// It must wait: another thread has the load-control token (see [`crate::load_control`]), or the page's last read has failed.
     Held,
     /// The page is lost: the access is an error.
     Lost,
@@ -84,8 +84,8 @@ impl<K: Kernel> Machine<K> {
     /// Serves a touch of `addr`, except for I/O and waiting. For a recording, the lowest bit of `addr` says that the touch is a
     /// write.
     ///
-    /// `tid`: the faulting thread, if load control may hold it ([`Served::Held`]); else 0. `may_wait`: it may be held if the page
-    /// could not be read lately.
+    /// `tid`: the faulting thread, if load control may hold it ([`Served::Held`]); else 0. `may_wait`: it may be held until
+    /// a page whose last read has failed is to be read again.
     pub fn serve(&self, addr: usize, tid: u32, may_wait: bool) -> Served {
         let write = addr & 1 == 1;
         let addr = addr & !(PAGE_SIZE - 1);
@@ -111,12 +111,13 @@ impl<K: Kernel> Machine<K> {
             // filled in now would be discarded, too.
             return Served::Busy;
         }
-        let due = if core.unread.is_empty() { None } else { core.unread.is_due(page, K::now_ns()) };
+        let is_out = word.state() == State::PagedOut && !word.busy();
+        let due = if is_out && !core.unread.is_empty() { core.unread.is_due(page, K::now_ns()) } else { None };
         if due == Some(false) && may_wait {
             return Served::Held;
         }
         // (a fault that gets no frame is tried again, and counts then)
-        if word.state() == State::PagedOut && !word.busy() && core.vm.room() > 0 {
+        if is_out && core.vm.room() > 0 {
             let budget = core.vm.limit();
             let held = core.load.hard_fault(tid, budget, K::now_ns, K::thread_cpu_ns, || self.status.counters.refaults());
             self.status.counters.load_tokens.set(core.load.tokens());

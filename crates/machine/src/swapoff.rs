@@ -715,7 +715,7 @@ impl<K: Kernel> Worker<K> {
             let result = if stored { IoResult::Ok } else { IoResult::NoSpace };
             let mut core = machine.core.lock();
             let moved = core.vm.swapoff_written(run, i, slots.slot(k), (old, checksum::of(page, bytes)), result);
-            core.unread.forget(page);
+            core.unread.forget(page, K::now_ns());
             self.wrote(moved, result);
             if let Some(pool) = &map.pool {
                 pool.refill(&mut core.vm);
@@ -747,7 +747,7 @@ impl<K: Kernel> Worker<K> {
             let table = self.table(flight);
             let tags = (table.right[i as usize].unwrap_or(Tag::UNKNOWN), table.fresh[i as usize]);
             let moved = core.vm.swapoff_written(run, i, slots.slot(k as u32), tags, result);
-            core.unread.forget(run.page(i));
+            core.unread.forget(run.page(i), K::now_ns());
             self.wrote(moved, result);
         }
     }

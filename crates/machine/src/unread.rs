@@ -11,23 +11,20 @@ const TRIES_MIN: u32 = 3;
 const PAUSE_NS: u64 = 10_000_000;
 /// The longest pause.
 const PAUSE_MAX_NS: u64 = 200_000_000;
-/// The most pages. Those beyond are lost at once.
+/// The most pages.
 const PAGES_MAX: usize = 1024;
+/// After so long without an attempt a page leaves the list, in nanoseconds: its content may be gone. (A single attempt takes less.)
+const LEFT_NS: u64 = 300_000_000_000;
 
 #[derive(Clone, Copy)]
 struct Attempts {
     page: PageId,
-    /// When the first one failed, and when the next one is due.
+    /// When the first one failed.
     since: u64,
+    /// When the next one is due.
     due: u64,
+    /// Attempts that read the page alone.
     tries: u32,
-}
-
-impl Attempts {
-    /// Nobody has come for the page since it was due: it is not wanted any more, or was read by other means.
-    fn is_old(&self, now: u64) -> bool {
-        now > self.due + PATIENCE_NS
-    }
 }
 
 /// Pages whose last read has failed.
@@ -41,21 +38,11 @@ impl Unread {
         Unread { pages: Vec::with_capacity(PAGES_MAX) }
     }
 
-    /// A read of `page` has failed, of it `alone` or of several pages: then perhaps it was another one's fault. Returns whether it
-    /// is to be read again; else it is lost. Does not allocate.
+    /// A read of `page` has failed. It was `alone`, or there were others, one of which may be to blame. Returns whether the page is
+    /// to be read again; else it is lost. Does not allocate.
     pub(crate) fn failed(&mut self, page: PageId, alone: bool, now: u64) -> bool {
-        self.pages.retain(|it| it.page == page || !it.is_old(now));
-        let Some(at) = self.pages.iter().position(|it| it.page == page) else {
-            let has_room = self.pages.len() < PAGES_MAX;
-            if has_room {
-                self.pages.push(Attempts { page, since: now, due: now, tries: u32::from(alone) });
-            }
-            return has_room;
-        };
+        let at = self.pages.iter().position(|it| it.page == page).unwrap_or_else(|| self.add(page, now));
         let it = &mut self.pages[at];
-        if it.is_old(now) {
-            *it = Attempts { page, since: now, due: now, tries: 0 };
-        }
         it.tries += u32::from(alone);
         it.due = now + if it.tries < 2 { 0 } else { (PAUSE_NS << (it.tries - 2).min(10)).min(PAUSE_MAX_NS) };
         let again = !alone || it.tries < TRIES_MIN || now - it.since < PATIENCE_NS;
@@ -65,16 +52,31 @@ impl Unread {
         again
     }
 
-    /// Whether the next read of `page` is due; `None` if its last one has not failed.
-    pub(crate) fn is_due(&mut self, page: PageId, now: u64) -> Option<bool> {
-        self.pages.retain(|it| !it.is_old(now));
-        let it = self.pages.iter().find(|it| it.page == page)?;
-        Some(it.due <= now)
+    /// Adds a page, if need be in place of the one that was due first. Returns where.
+    fn add(&mut self, page: PageId, now: u64) -> usize {
+        self.pages.retain(|it| now <= it.due + LEFT_NS);
+        if self.pages.len() == PAGES_MAX {
+            let first = (0..PAGES_MAX).min_by_key(|at| self.pages[*at].due).expect("there are some");
+            self.pages.swap_remove(first);
+        }
+        self.pages.push(Attempts { page, since: now, due: now, tries: 0 });
+        self.pages.len() - 1
     }
 
-    /// The page has been read, by whomever.
-    pub(crate) fn forget(&mut self, page: PageId) {
-        self.pages.retain(|it| it.page != page);
+    /// A thread wants `page`, and nobody reads it now. Whether the next read is due; `None` if its last one has not failed. A
+    /// failure does not count any more if nobody came for the page in time: its content may be another one.
+    pub(crate) fn is_due(&mut self, page: PageId, now: u64) -> Option<bool> {
+        let at = self.pages.iter().position(|it| it.page == page)?;
+        if now > self.pages[at].due + PATIENCE_NS {
+            self.pages.swap_remove(at);
+            return None;
+        }
+        Some(self.pages[at].due <= now)
+    }
+
+    /// The page has been read.
+    pub(crate) fn forget(&mut self, page: PageId, now: u64) {
+        self.pages.retain(|it| it.page != page && now <= it.due + LEFT_NS);
     }
 
     /// Forgets all.
@@ -108,11 +110,14 @@ mod tests {
         assert!(unread.is_empty() && unread.is_due(PAGE, now).is_none());
     }
 
+    /// An attempt that took longer than the patience made the next one the first: the page was read for ever.
     #[test]
     fn an_attempt_may_take_longer_than_that() {
-        let mut unread = Unread::new();
-        let attempts = (1..=4).map(|n| unread.failed(PAGE, true, n * 3 * PATIENCE_NS / 4));
-        assert_eq!(attempts.collect::<Vec<_>>(), [true, true, false, true]);
+        for slow in [PATIENCE_NS, 3 * PATIENCE_NS] {
+            let mut unread = Unread::new();
+            let attempts = (1..=4).map(|n| unread.failed(PAGE, true, n * slow));
+            assert_eq!(attempts.collect::<Vec<_>>(), [true, true, false, true]);
+        }
     }
 
     /// A page was lost that had never been read alone: a bad one near it had failed three long reads.
@@ -126,11 +131,19 @@ mod tests {
     #[test]
     fn what_nobody_came_for_begins_anew() {
         let (mut unread, later) = (Unread::new(), 2 * PATIENCE_NS + 1);
-        assert!((0..PAGES_MAX as u64).all(|n| unread.failed(PageId::from_raw(n), true, n)));
-        assert!(!unread.failed(PageId::from_raw(PAGES_MAX as u64), true, 0), "there is no room for more");
+        assert!((0..2).all(|_| unread.failed(PAGE, true, 0)));
+        assert_eq!(unread.is_due(PAGE, later), None);
         assert!((0..3).all(|_| unread.failed(PAGE, true, later)));
-        assert_eq!(unread.pages.len(), 1);
-        unread.forget(PAGE);
+        unread.forget(PAGE, later);
         assert!(unread.is_empty());
+    }
+
+    #[test]
+    fn the_list_is_as_long_as_it_may_be() {
+        let mut unread = Unread::new();
+        assert!((0..2 * PAGES_MAX as u64).all(|n| unread.failed(PageId::from_raw(n), true, n)));
+        assert_eq!((unread.pages.len(), unread.is_due(PAGE, 1)), (PAGES_MAX, None), "the oldest went");
+        unread.forget(PAGE, LEFT_NS * 2);
+        assert!(unread.is_empty(), "nobody has come for the others either");
     }
 }

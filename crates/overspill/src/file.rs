@@ -211,12 +211,13 @@ impl OpenFile {
             self.flush_step(shared, with, object, at..end, &mut flushed);
             at = end;
         }
-        // First what no later flush will tell: the device has lost pages that are not in memory, or the file has no room for some.
-        // (A page whose write has failed is still there.)
         if sync {
-            let _quiet = Quiet::new();
-            machine.sync_home(object, all).map_err(|e| self.fail("written to its device", e))?;
-            if machine.core.lock().vm.take_home_lost(object) > 0 {
+            let synced = {
+                let _quiet = Quiet::new();
+                machine.sync_home(object, all)
+            };
+            // These come first, because the next flush does not know of them. A page whose write has failed is still there.
+            if synced.map_err(|e| self.fail("written to its device", e))? > 0 {
                 flushed.error = Some(FlushError::Beyond);
             }
         }

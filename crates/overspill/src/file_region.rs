@@ -502,9 +502,11 @@ impl FileRegion {
         let needed = start + (self.skip + len) as u64;
         let had = self.file().len()?;
         // The page with the old end was filled up with zeroes: if others have made the file longer, it has something else there.
-        // The whole page is put right, also behind the new end: it is written as far as the file reaches.
+        // One that may go to the file is put right as a whole: it is written as far as the file reaches.
         let end = self.skip + self.len;
-        let theirs = end..end.next_multiple_of(PAGE_SIZE).min(had.saturating_sub(start) as usize);
+        let page_end = end.next_multiple_of(PAGE_SIZE);
+        let until = if self.access() == Access::ReadWrite { page_end } else { page_end.min(self.skip + len) };
+        let theirs = end..until.min(had.saturating_sub(start) as usize);
         let mut bytes = vec![0; if self.access() == Access::ReadOnly { 0 } else { theirs.len() }];
         self.file().read_exact(&mut bytes, start + end as u64)?;
         if had < needed {
@@ -512,12 +514,11 @@ impl FileRegion {
                 return Err(Error::FileEnds { path: self.path().into(), len: had, needed: Some(needed) });
             }
             self.file().set_len(needed)?;
-            // Others had cut it: it has zeroes there now, whatever it had.
-            let cut = had.saturating_sub(start) / PAGE_SIZE as u64..end.div_ceil(PAGE_SIZE) as u64;
-            if cut.start < cut.end {
+            if had < start + end as u64 {
+                // others had cut it: it has zeroes there now, whatever it had
+                let cut = had.saturating_sub(start) / PAGE_SIZE as u64..end.div_ceil(PAGE_SIZE) as u64;
                 let _quiet = crate::quiet::Quiet::new();
-                let machine = &self.region.pager().0.shared.machine;
-                machine.core.lock().vm.forget_bases(self.region.object(), cut);
+                self.region.pager().0.shared.machine.forget_bases(self.region.object(), cut);
             }
         }
         // pages that were found to lie beyond the end

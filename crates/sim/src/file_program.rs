@@ -316,9 +316,6 @@ impl Files {
         if !sync {
             return flushed.error.map_or(Ok(()), Err);
         }
-        if machine.core.lock().vm.take_home_lost(region.object) > 0 {
-            flushed.error.get_or_insert(FlushError::Beyond);
-        }
         let before = self.in_memory(region);
         let synced = machine.sync_home(region.object, region.len());
         let after = self.in_memory(region);
@@ -330,9 +327,11 @@ impl Files {
                 }
             }
         }
-        let told = match flushed.error {
-            Some(error) => Err(error),
-            None => synced.map_err(FlushError::Io),
+        let told = match (synced, flushed.error) {
+            (Err(e), _) => Err(FlushError::Io(e)),
+            (Ok(lost), _) if lost > 0 => Err(FlushError::Beyond),
+            (Ok(_), Some(error)) => Err(error),
+            (Ok(_), None) => Ok(()),
         };
         self.say(format_args!("actor {} has flushed {range:?} of {}: {told:?}, fdatasync {synced:?}", sched::running(), region.fd));
         if told.is_ok() {

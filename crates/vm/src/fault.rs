@@ -176,12 +176,9 @@ impl<P: Pager> Vm<P> {
     }
 
     /// A touch of a page whose last read has failed: it is read once more, by itself, and nothing is learned from it.
+    /// => it is paged out, and not busy
     pub fn fault_again(&mut self, page: PageId, over_budget: bool) -> Fault {
-        let word = self.table.get(page);
         let bounds = page.index()..page.index() + 1;
-        if word.state() != State::PagedOut || word.busy() {
-            return self.fault(page, bounds, over_budget);
-        }
         if self.room() == 0 && !over_budget {
             return Fault::NoMemory;
         }

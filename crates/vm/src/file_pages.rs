@@ -155,8 +155,8 @@ impl<P: Pager> Vm<P> {
         self.homes[object.0 as usize].as_mut().expect("its pages are flushed").syncing = false;
     }
 
-    /// These pages count as changed until they are written again: what was written may not have reached the device. That holds for
-    /// a write or read that is under way, too: it may have ended on the device, and only not been reported.
+    /// These pages count as changed until they are written again: what was written may not have reached the device. So do pages
+    /// whose write or read is under way: the file's device may have ended it already.
     pub fn forget_bases(&mut self, object: ObjectId, range: Range<PageIndex>) {
         if let Some(homes) = &mut self.homes[object.0 as usize] {
             homes.forgotten = homes.forgotten.wrapping_add(1);
@@ -187,8 +187,8 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// A page's write to its file has ended, or was not begun: the file ends before it, or there was no buffer (`Again`). What the
-    /// file has after a write that failed is not known, so the page counts as changed whatever its content.
+    /// A page's write to its file has ended, or was not begun (`Beyond`: the file ends before it). What
+    /// the file has after a write that failed is not known, so the page counts as changed whatever its content.
     pub fn home_written(&mut self, page: PageId, tag: Tag, result: IoResult) {
         let word = self.table.get(page);
         let there = !word.laundering_orphaned();

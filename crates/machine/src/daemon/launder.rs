@@ -524,7 +524,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
         for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.tag, IoResult::Ok) {
-                self.trouble = Some(Trouble::Swap(errno::ENOMEM));
+                note(&mut self.trouble, errno::ENOMEM);
             }
             core.park.written(d.place);
         }
@@ -569,8 +569,8 @@ impl<K: Kernel, S> Daemon<K, S> {
             Err(e) => IoResult::Io(e),
             Ok(_) => IoResult::Io(errno::EIO), // cut short: the pages after the cut were not written
         };
-        if whole < w.count {
-            note(&mut self.trouble, done.result.err().unwrap_or(errno::EIO));
+        if let Err(e) = done.result {
+            note(&mut self.trouble, e);
         }
         let run = w.run.expect("a write in flight");
         let device = run.location.device;
@@ -585,7 +585,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         for (i, d) in w.pages[..w.count].iter().enumerate() {
             let result = if i < whole || K::mistake(Mistake::BelievesFailedWrites) { IoResult::Ok } else { failed };
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.tag, result) {
-                self.trouble = Some(Trouble::Swap(errno::ENOMEM));
+                note(&mut self.trouble, errno::ENOMEM);
             }
             core.park.written(d.place);
         }

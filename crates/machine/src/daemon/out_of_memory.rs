@@ -14,8 +14,6 @@ use overspill_vm::types::ObjectId;
 const GRACE_NS: u64 = 3_000_000_000;
 /// The same if a swap device reports errors: it may recover.
 const DEVICE_GRACE_NS: u64 = 10_000_000_000;
-/// The same while a write is under way, which may yet succeed.
-const WRITES_GRACE_NS: u64 = 60_000_000_000;
 /// The same if it is files that cannot be written, whose pages are changed. Longer, because a person may make room meanwhile, and
 /// because there is no other place for these pages.
 const FILE_GRACE_NS: u64 = 30_000_000_000;
@@ -41,8 +39,6 @@ struct Outlook {
     progress: bool,
     /// Why writing failed.
     trouble: Option<Trouble>,
-    /// Writes are under way.
-    writes: bool,
     /// How long there has been no progress, in nanoseconds.
     stuck_ns: Option<u64>,
     /// [`FILE_GRACE_NS`].
@@ -65,9 +61,14 @@ fn is_full(why: Errno) -> bool {
     matches!(why, errno::ENOSPC | errno::EDQUOT | errno::ENOMEM | errno::EFBIG)
 }
 
-/// Writing to swap has failed. That one device is full does not make up for another one that reports errors.
+/// Notes that writing to swap has failed. A full device does not hide another one, or a file, that reports errors and may recover.
 pub(super) fn note(trouble: &mut Option<Trouble>, why: Errno) {
-    if !(is_full(why) && matches!(*trouble, Some(Trouble::Swap(before)) if !is_full(before))) {
+    let hides = match *trouble {
+        Some(Trouble::Swap(before)) => is_full(why) && !is_full(before),
+        Some(Trouble::File(..)) => is_full(why),
+        None => false,
+    };
+    if !hides {
         *trouble = Some(Trouble::Swap(why));
     }
 }
@@ -76,17 +77,17 @@ pub(super) fn note(trouble: &mut Option<Trouble>, why: Errno) {
 /// there is no frame left even above the budget, and no page that could be written. Parking pages is no progress: soft faults of
 /// other threads undo it for ever.
 fn judge(outlook: Outlook) -> Verdict {
-    let Outlook { free, free_above, writable, progress, trouble, writes, stuck_ns, file_grace_ns } = outlook;
+    let Outlook { free, free_above, writable, progress, trouble, stuck_ns, file_grace_ns } = outlook;
     let fails = trouble.is_some() && !free && writable;
     let exhausted = !free_above && !writable;
-    let (grace, waits) = match trouble {
-        Some(Trouble::File(..)) => (file_grace_ns, false),
-        Some(Trouble::Swap(why)) if !is_full(why) => (DEVICE_GRACE_NS, writes),
-        Some(Trouble::Swap(_)) | None => (GRACE_NS, false),
+    let grace = match trouble {
+        Some(Trouble::File(..)) => file_grace_ns,
+        Some(Trouble::Swap(why)) if !is_full(why) => DEVICE_GRACE_NS,
+        Some(Trouble::Swap(_)) | None => GRACE_NS,
     };
     match stuck_ns {
         _ if progress || !(fails || exhausted) => Verdict::Fine,
-        Some(ns) if ns > grace && (!waits || ns > WRITES_GRACE_NS) => Verdict::GiveUp,
+        Some(ns) if ns > grace => Verdict::GiveUp,
         _ => Verdict::Wait,
     }
 }
@@ -144,7 +145,6 @@ impl<K: Kernel, S> Daemon<K, S> {
                 writable: core.vm.has_writable(),
                 progress: freed != self.freed_before || machine.freeze.is_shrinking(),
                 trouble: self.trouble,
-                writes: self.in_flight > 0,
                 stuck_ns: self.stuck.as_mut().map(|stuck| stuck.look(now)),
                 file_grace_ns: file_grace_ns(machine),
             }
@@ -225,7 +225,6 @@ mod tests {
             writable: true,
             progress: false,
             trouble: None,
-            writes: false,
             stuck_ns: long,
             file_grace_ns: FILE_GRACE_NS,
         };
@@ -234,11 +233,7 @@ mod tests {
         for (what, outlook, verdict) in [
             ("a slow device", full, Verdict::Fine),
             ("writes fail", Outlook { trouble: io, ..full }, Verdict::GiveUp),
-            ("while others are under way", Outlook { trouble: io, writes: true, ..full }, Verdict::Wait),
             ("swap is full", Outlook { trouble: no_space, stuck_ns: Some(GRACE_NS + 1), ..full }, Verdict::GiveUp),
-            // (a full file is tried at once again, so that some write is always under way)
-            ("for very long", Outlook { trouble: io, writes: true, stuck_ns: Some(WRITES_GRACE_NS + 1), ..full }, Verdict::GiveUp),
-            ("and writes are under way", Outlook { trouble: no_space, writes: true, ..full }, Verdict::GiveUp),
             ("writes to a file fail", Outlook { trouble: file, ..full }, Verdict::Wait),
             ("for longer", Outlook { trouble: file, stuck_ns: Some(FILE_GRACE_NS + 1), ..full }, Verdict::GiveUp),
             ("for a moment", Outlook { trouble: io, stuck_ns: short, ..full }, Verdict::Wait),
