@@ -187,8 +187,8 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// A page's write to its file has ended, or was not begun (`Beyond`: the file ends before it). What
-    /// the file has after a write that failed is not known, so the page counts as changed whatever its content.
+    /// A page's write to its file has ended, or was not begun (`Beyond`: the file ends before it). After a write that failed nobody
+    /// knows what the file has, so the page counts as changed whatever its content.
     pub fn home_written(&mut self, page: PageId, tag: Tag, result: IoResult) {
         let word = self.table.get(page);
         let there = !word.laundering_orphaned();
