@@ -168,8 +168,8 @@ pub fn serve(machine: &Machine, engine: Engine, listener: Option<&Listener>, fol
     }
 }
 
-/// Begins a swapoff of a device that has failed too often, if there is one. If there is no room for its pages, or
-/// they cannot be read, they stay.
+/// Begins a swapoff of a device that has failed too often, if there is one. If there is no room for its pages, or they cannot be
+/// read, they stay.
 fn failed_device(machine: &Machine, engine: Engine) -> Option<Job> {
     let worker = Worker::new(machine, engine, machine.failed_devices.take()?, Unreadable::Stay).ok()?;
     Some(Job { client: None, worker, told: 0 })

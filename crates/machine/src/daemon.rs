@@ -34,7 +34,7 @@ use crate::waited::Waited;
 use crate::write_back::WriteBack;
 use launder::{Dirty, WRITES_MAX, Write};
 pub use launder::{buffer_pages, writes};
-use overspill_vm::types::{DeviceId, ObjectId, PageId};
+use overspill_vm::types::{ObjectId, PageId};
 use overspill_vm::{Laundry, Resident};
 
 /// Pages per step.
@@ -114,8 +114,7 @@ pub struct Daemon<K: Kernel, S = ()> {
     freed_before: u64,
     /// Why a write failed; forgotten when a frame comes free.
     trouble: Option<Trouble>,
-    /// The last swap device that was written, how many writes in a row it has failed, and until when it rests after the last one.
-    failures: (DeviceId, u32),
+    /// Until when a swap device that fails is left alone.
     rests_until: u64,
     give_back: GiveBack,
     /// When it began to work, when it last offered its CPU, and whether the host knows that it works for long.
@@ -196,7 +195,6 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             asked_at: 0,
             freed_before: 0,
             trouble: None,
-            failures: (DeviceId(0), 0),
             rests_until: 0,
             give_back: GiveBack::default(),
             since: K::now_ns(),

@@ -27,8 +27,10 @@ use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, PageIndex, Ta
 /// Why a flush failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushError {
-    /// A write, or fdatasync, failed.
+    /// A write failed.
     Io(Errno),
+    /// fdatasync failed.
+    Sync(Errno),
     /// Changed pages lie beyond the end of the file.
     Beyond,
 }
@@ -40,6 +42,18 @@ pub struct Flushed {
     pub pages: u64,
     /// The first failure. The flush goes on with the other pages.
     pub error: Option<FlushError>,
+}
+
+impl Flushed {
+    /// Notes what [`Machine::sync_home`] has returned. Its failures come first, because the next flush does not know of them. A
+    /// page whose write has failed is still there.
+    pub fn synced(&mut self, synced: Result<u32, Errno>) {
+        match synced {
+            Err(e) => self.error = Some(FlushError::Sync(e)),
+            Ok(0) => {}
+            Ok(_) => self.error = Some(FlushError::Beyond),
+        }
+    }
 }
 
 /// The means of a thread to flush.

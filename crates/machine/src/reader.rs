@@ -231,9 +231,10 @@ unsafe fn place<K: Kernel>(
     }
     let Core { vm, unread, .. } = &mut *core;
     if !unread.is_empty() {
-        arrived().for_each(|i| unread.forget(op.page(i), K::now_ns()));
+        let now = K::now_ns();
+        arrived().for_each(|i| unread.forget(op.page(i), now));
     }
-    let keeps = home.is_none() && !vm.gives_up(op);
+    let keeps = read.result.is_err() && home.is_none() && !vm.gives_up(op);
     let is_failed = |i: &u32| keeps && matches!(read.of(*i), IoResult::Io(_));
     let mut is_read_again = |i: &u32| {
         vm.is_waited_for(op, *i)

@@ -84,8 +84,8 @@ impl<K: Kernel> Machine<K> {
     /// Serves a touch of `addr`, except for I/O and waiting. For a recording, the lowest bit of `addr` says that the touch is a
     /// write.
     ///
-    /// `tid`: the faulting thread, if load control may hold it ([`Served::Held`]); else 0. `may_wait`: it may be held until
-    /// a page whose last read has failed is to be read again.
+    /// `tid`: the faulting thread, if load control may hold it ([`Served::Held`]); else 0. `may_wait`: it may be held until a
+    /// page whose last read has failed is to be read again.
     pub fn serve(&self, addr: usize, tid: u32, may_wait: bool) -> Served {
         let write = addr & 1 == 1;
         let addr = addr & !(PAGE_SIZE - 1);

@@ -31,6 +31,7 @@ use crate::kernel::{Advice, Content as _, Done, Io as _, IoVec, Kernel, Mistake}
 use crate::machine::Machine;
 use crate::reader;
 use crate::space::Read;
+use crate::unread;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
@@ -461,7 +462,7 @@ impl<K: Kernel> Worker<K> {
             self.waited_ns = 0;
         }
         let now = K::now_ns();
-        if self.unread_since.is_some_and(|since| now - since > PATIENCE_NS) && self.off.unreadable_passes() > 0 {
+        if self.unread_since.is_some_and(|since| now - since > unread::PATIENCE_NS) && self.off.unreadable_passes() > 0 {
             match self.unreadable {
                 Unreadable::Stay => return State::Failed(Failure::Unread),
                 Unreadable::Lost => self.off.give_up_unreadable(),

@@ -3,8 +3,8 @@
 
 use overspill_vm::types::PageId;
 
-/// How long a page is read again before it is lost, in nanoseconds.
-const PATIENCE_NS: u64 = 10_000_000_000;
+/// How long a page is read again before it is lost, in nanoseconds. A swapoff waits as long.
+pub(crate) const PATIENCE_NS: u64 = 10_000_000_000;
 /// The fewest attempts: one alone may take longer than that.
 const TRIES_MIN: u32 = 3;
 /// The pause before the third attempt, in nanoseconds. It doubles each time. (The second one is made at once.)

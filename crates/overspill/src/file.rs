@@ -212,17 +212,12 @@ impl OpenFile {
             at = end;
         }
         if sync {
-            let synced = {
-                let _quiet = Quiet::new();
-                machine.sync_home(object, all)
-            };
-            // These come first, because the next flush does not know of them. A page whose write has failed is still there.
-            if synced.map_err(|e| self.fail("written to its device", e))? > 0 {
-                flushed.error = Some(FlushError::Beyond);
-            }
+            let _quiet = Quiet::new();
+            flushed.synced(machine.sync_home(object, all));
         }
         match flushed.error {
             Some(FlushError::Io(e)) => Err(self.fail("written", e)),
+            Some(FlushError::Sync(e)) => Err(self.fail("written to its device", e)),
             Some(FlushError::Beyond) => Err(Error::FileEnds { path: self.path.clone(), len: self.len()?, needed: None }),
             None => Ok(()),
         }

@@ -408,6 +408,15 @@ impl FileRegion {
         self.may_write()?;
         let range = self.bounds(at..at.saturating_add(len));
         self.region.pager().0.here()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.write(from, range) }
+    }
+
+    /// The same for a range of the region's pages, which may reach beyond its bytes.
+    ///
+    /// # Safety
+    /// As [`FileRegion::write_at_shared`].
+    unsafe fn write(&self, from: *const u8, range: Range<usize>) -> Result<(), Error> {
         let start = self.region.as_ptr().cast_mut();
         let here = |page: &mut Page, to, len, done| {
             // SAFETY: the caller's promise: `done + len` is at most the length at `from`; `page` is as long as the piece.
@@ -529,13 +538,11 @@ impl FileRegion {
         }
         let old = core::mem::replace(&mut self.len, len);
         self.look_at_length();
-        if !bytes.is_empty() {
-            self.len = len.max(old + bytes.len());
-            let written = self.write_at(&bytes, old);
-            self.len = if written.is_ok() { len } else { old };
-            written?;
+        if bytes.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        // SAFETY: the region is borrowed exclusively, and the bytes are as long as the range, which lies in one of its pages.
+        unsafe { self.write(bytes.as_ptr(), theirs) }.inspect_err(|_| self.len = old)
     }
 
     /// Ends the region, and returns the error that its drop would lose: a read-write region is flushed first. After an error what

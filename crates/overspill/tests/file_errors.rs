@@ -9,20 +9,12 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn bytes_of(region: &FileRegion) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.read_at(&mut bytes, 0).expect("read");
     bytes
-}
-
-fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// The file's pages, each filled with its number.

@@ -347,12 +347,10 @@ fn lost(region: &mut Region) -> usize {
 
 /// Reads ahead until so many reads from the device have failed. (Without free frames a hint does nothing.)
 fn prefetch_until(pager: &Pager, region: &Region, dir: &Path, errors: u64) {
-    let begin = Instant::now();
-    while device(pager, dir).is_none_or(|d| d.figures.read_errors < errors) {
-        assert!(begin.elapsed() < PATIENCE, "no read has failed");
+    wait_until("reads have failed", || {
         region.prefetch(0..region.len());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        device(pager, dir).is_some_and(|d| d.figures.read_errors >= errors)
+    });
 }
 
 /// A hint while a disk did not answer for 0.2 s lost 2,048 pages for good. Nobody had touched them, and the disk was well again.
@@ -406,11 +404,7 @@ fn a_disk_that_is_away_for_a_moment_is_emptied_later() {
         prefetch_until(&pager, &region, &dir, 8);
         std::thread::sleep(Duration::from_millis(200));
         drop(away);
-        let begin = Instant::now();
-        while device(&pager, &dir).is_some() {
-            assert!(begin.elapsed() < PATIENCE, "it is not emptied");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("it is emptied", || device(&pager, &dir).is_none());
         assert_eq!(lost(&mut region), 0);
     }
 }
@@ -429,11 +423,7 @@ fn a_user_comes_before_a_device_that_has_failed() {
         prefetch_until(&pager, &region, &dir, 12); // eight, and some that the swapoff has tried
         assert_eq!(pager.swap_off(&third).expect("it makes way").lost_pages, 0);
         drop(away);
-        let begin = Instant::now();
-        while device(&pager, &dir).is_some() {
-            assert!(begin.elapsed() < PATIENCE, "it is not emptied");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("it is emptied", || device(&pager, &dir).is_none());
         assert_eq!(lost(&mut region), 0);
     }
 }

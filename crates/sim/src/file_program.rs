@@ -327,12 +327,8 @@ impl Files {
                 }
             }
         }
-        let told = match (synced, flushed.error) {
-            (Err(e), _) => Err(FlushError::Io(e)),
-            (Ok(lost), _) if lost > 0 => Err(FlushError::Beyond),
-            (Ok(_), Some(error)) => Err(error),
-            (Ok(_), None) => Ok(()),
-        };
+        flushed.synced(synced);
+        let told = flushed.error.map_or(Ok(()), Err);
         self.say(format_args!("actor {} has flushed {range:?} of {}: {told:?}, fdatasync {synced:?}", sched::running(), region.fd));
         if told.is_ok() {
             region.synced.set(region.synced.get().max(region.first + marks.len() as u64));

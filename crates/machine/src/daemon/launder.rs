@@ -13,10 +13,10 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::pool::Refused;
 use overspill_store::{PageBytes, checksum};
-use overspill_swap::SwapPager;
 use overspill_swap::device_stats;
+use overspill_swap::{ERRORS_MAX, SwapPager};
 use overspill_vm::pager::IoResult;
-use overspill_vm::types::{DeviceId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
 use overspill_vm::{Compared, Config, Laundry, PageOut, Vm};
 
 /// Pages per write.
@@ -24,9 +24,6 @@ const WRITE_PAGES: usize = 64;
 
 /// Writes in flight.
 pub(super) const WRITES_MAX: usize = 12;
-
-/// After so many failed writes to a swap device in a row it rests before each further one.
-const FAILURES_MAX: u32 = 8;
 
 /// How long to wait for one of them at a time, in nanoseconds, when a file's pages lie scattered.
 const WAIT_NS: u64 = 500_000;
@@ -118,11 +115,6 @@ impl<K: Kernel, S> Daemon<K, S> {
         let free = || (0..self.swap_writes).filter(|slot| !self.writes[*slot].busy);
         let with_buffer = free().filter(|slot| self.buffers_needed(machine, *slot, pages) <= available).count();
         if free().count() >= 2 { pages * with_buffer.min(2) as u32 } else { 0 }
-    }
-
-    /// Whether this device has refused all writes lately. While some frames are free, nothing else puts off the next attempt.
-    fn is_refused(&self, device: DeviceId) -> bool {
-        self.failures.0 == device && self.failures.1 >= FAILURES_MAX && K::now_ns() < self.rests_until
     }
 
     /// Pages that must be charged before this write's buffer has so many.
@@ -239,8 +231,11 @@ impl<K: Kernel, S> Daemon<K, S> {
                     true => core.vm.launder_slots_past_memory(want, near),
                 };
                 if let Some(run) = run.filter(|run| !run.location.is_memory) {
+                    let stats = core.vm.devices().stats(run.location.device).expect("it has slots");
+                    // while some frames are free, nothing else puts off the next attempt
+                    let rests = stats.writes.errors_in_a_row >= ERRORS_MAX && K::now_ns() < self.rests_until;
                     // (or a write is under way whose buffer is charged already)
-                    if self.is_refused(run.location.device) || self.buffers_needed(machine, slot, run.count) > core.vm.available() {
+                    if rests || self.buffers_needed(machine, slot, run.count) > core.vm.available() {
                         core.vm.free_slots(&run, 0);
                         break;
                     }
@@ -573,11 +568,8 @@ impl<K: Kernel, S> Daemon<K, S> {
             note(&mut self.trouble, e);
         }
         let run = w.run.expect("a write in flight");
-        let device = run.location.device;
-        let before = if self.failures.0 == device { self.failures.1 } else { 0 };
-        if failed != IoResult::NoSpace {
+        if whole == 0 && failed != IoResult::NoSpace {
             // (a full file is asked on: each failed write passes over a hole)
-            self.failures = (device, if whole == 0 { before + 1 } else { 0 });
             self.rests_until = K::now_ns() + RETRY_NS;
         }
         let mut core = machine.core.lock();

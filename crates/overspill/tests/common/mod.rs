@@ -3,7 +3,7 @@
 
 use overspill::{Builder, Delivery, Error, Pager};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub const PAGE: usize = overspill::PAGE_SIZE;
 pub const MIB: usize = 1 << 20;
@@ -11,6 +11,15 @@ pub const BUDGET: u64 = 8 << 20;
 
 /// A time limit that only a hang reaches, however busy the machine. For everything whose speed is not tested.
 pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Looks until something is so.
+pub fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
 
 /// A random number generator: splitmix64.
 pub struct Rng(pub u64);
@@ -56,7 +65,7 @@ pub fn both() -> Vec<Pager> {
 ///
 /// As of `libc::fork`: the child must not need a lock that another thread may hold.
 pub unsafe fn fork() -> libc::pid_t {
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = Instant::now() + PATIENCE;
     loop {
         // SAFETY: as above.
         let child = unsafe { libc::fork() };
@@ -65,7 +74,7 @@ pub unsafe fn fork() -> libc::pid_t {
         }
         let refused = std::io::Error::last_os_error();
         let passing = matches!(refused.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM));
-        assert!(passing && std::time::Instant::now() < until, "fork: {refused}");
+        assert!(passing && Instant::now() < until, "fork: {refused}");
         eprintln!("fork: {refused}; trying again");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -74,12 +83,12 @@ pub unsafe fn fork() -> libc::pid_t {
 /// The status with which a child ends. A child that hangs is killed. (Not by an alarm: a thread that waits for the pager has all
 /// signals blocked. With one, the parent waited for ever.)
 pub fn status_of(child: libc::pid_t) -> libc::c_int {
-    let until = std::time::Instant::now() + PATIENCE / 2;
+    let until = Instant::now() + PATIENCE / 2;
     loop {
         let mut status = 0;
         // SAFETY: our child, which nobody else waits for; writes a number.
         match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
-            0 if std::time::Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            0 if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
             // SAFETY: our child, which was not waited for yet.
             0 => assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0),
             ended => {
